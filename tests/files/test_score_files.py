@@ -258,9 +258,9 @@ UNREADABLE = {
     "folder, npz": (folder_named("scores.npz"), "scores.npz.*found a folder"),
     "unknown ending": (
         holding("scores.json", b"{}"),
-        r"\.csv, .*\.tsv, .*\.parquet or \.npz, got 'scores.json'",
+        r"\.csv, .*\.tsv, .*\.parquet, .* or \.npz, got 'scores.json'",
     ),
-    "no ending": (lambda folder: folder, r"\.csv, .*\.parquet or \.npz"),
+    "no ending": (lambda folder: folder, r"\.csv, .*\.parquet, .* or \.npz"),
     "UTF-16 without its mark": (
         holding("scores.csv", "score,member\n".encode("utf-16-le")),
         "Expected text in .scores.csv",

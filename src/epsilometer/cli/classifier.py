@@ -6,47 +6,31 @@ from typing import Any
 import click
 
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
-from epsilometer.audits.classifier.release import (
-    AdvantageAtMost,
-    CaughtAtMost,
-    NoRecordInFile,
-    PdtpAtMost,
-    ReleaseRule,
-)
+from epsilometer.audits.classifier.release import PdtpAtMost
 from epsilometer.audits.classifier.subject import Classifier
 from epsilometer.cli.audit import end_audit, import_function, make_call, run_call
+from epsilometer.cli.limits import ATTACK_LIMITS, Limits, limit_options, make_rules
 from epsilometer.cli.options import (
     Listed,
     Options,
     Suggested,
     audit_options,
     field_options,
-    option,
     policy_option,
 )
 from epsilometer.cli.policy import apply_policy
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import MODELS, TableModel
 
-# Option → the rule and its field that it sets, and its help.
-_LIMITS: dict[str, tuple[type[ReleaseRule], str, str]] = {
+_LIMITS: Limits = {
     "pdtp_limit": (PdtpAtMost, "limit", "Allow records this PDTP at most."),
     "share": (PdtpAtMost, "share", "Allow this fraction of records above --pdtp-limit."),
-    "advantage_limit": (AdvantageAtMost, "limit", "Allow attacks this TPR − FPR."),
-    "caught_limit": (CaughtAtMost, "limit", "Allow attacks this TPR at 1 % FPR."),
+    **ATTACK_LIMITS,
 }
 
 
-def _limit_options(command: Any) -> Any:
-    for name, (rule, field, text) in reversed(_LIMITS.items()):
-        usual = f"{getattr(rule, field):g}"
-        flag = f"--{name.replace('_', '-')}"
-        command = option(flag, type=float, show_default=usual, help=text)(command)
-    return command
-
-
 @click.command()
-@click.argument("file", metavar="[TABLE]", type=click.Path(path_type=Path), required=False)
+@click.argument("file", metavar="[TABLE]", required=False)
 @field_options(
     TableModel,
     {
@@ -56,6 +40,9 @@ def _limit_options(command: Any) -> Any:
         "group": "Compare the groups of this column; may be repeated.",
         "encoding": "Set the text encoding, if detection fails.",
         "delimiter": "Set the delimiter of cells, if detection fails.",
+        "decimal": "Set the decimal point or comma of numbers.",
+        "query": "Ask a database this; it is written into the result.",
+        "rows": "Audit a model of N records drawn by chance.",
     },
     into="source",
     special={"model": Suggested(*MODELS)},
@@ -68,9 +55,10 @@ def _limit_options(command: Any) -> Any:
         "model_file": "Search this file of the model too; it is never loaded.",
         "attacks": "Run these attacks, separated by commas; all or none.",
         "shadows": "Set the number of shadow models.",
+        "threats": "Measure attribute:COLUMN, range, structure or usage; separated by commas.",
         "precision": "Attack more models until limits are this close.",
         "skip_trend": "Attack no smaller models, which show the trend with size.",
-        "records": "Leave out only some records: sample:500, or screen:500.",
+        "records": "Leave out these records: all, sample:500 or screen:500.",
         "preprocessing": "Refit scaling without each record, or hold it fixed.",
         "patience": "Limit refits to N seconds.",
         "decimals": "Round the probabilities of an API to N decimals.",
@@ -80,14 +68,14 @@ def _limit_options(command: Any) -> Any:
         "show_records": "Write row numbers of the riskiest records.",
     },
     into="settings",
-    special={"attacks": Listed(Suggested(*ATTACKS))},
+    special={"attacks": Listed(Suggested(*ATTACKS)), "threats": Listed(click.STRING)},
     defaults={"published_as": None},  # whoever types the command has to say it
 )
-@_limit_options
+@limit_options(_LIMITS)
 @policy_option
 @audit_options(config=True, claim=False, units=True, home="epsilometer-classifier")
 def classifier(
-    file: Path | None,
+    file: str | None,
     source: dict[str, Any],
     settings: dict[str, Any],
     options: Options,
@@ -96,9 +84,11 @@ def classifier(
 ) -> None:
     """Judge whether a classifier trained on TABLE may be published.
 
-    TABLE is .csv, .tsv or .parquet, with a line of names; cells may be empty. Nothing of what
-    is in a record is written: records are named by their rank of risk, and with --show-records by
-    their row. records.csv in the run's directory maps ranks to rows. A model as
+    TABLE is .csv, .tsv, .xlsx, .parquet or .arrow, with a line of names; cells may be empty. Or it
+    is the URL of a database without a password, such as sqlite:///people.db.
+
+    Nothing of what is in a record is written: records are named by their rank of risk, and with
+    --show-records by their row. records.csv in the run's directory maps ranks to rows. A model as
     module:factory is imported from this folder, and called without arguments.
 
     Exit code 1 if it should not be released, 4 if that is unclear.
@@ -119,12 +109,13 @@ def classifier(
                 "Expected --published-as file, api or labels, got none: what a model shows of "
                 "people depends on what of it others are given."
             )
-        source = {"type": "table-model", "file": str(file), **source}
+        source = {"type": "table-model", "file": file, **source}
     if ":" in source.get("model", ""):
         source["model"] = import_function(source["model"])  # typed by the user, so trusted
     if settings.get("attacks") == ("all",):
         settings["attacks"] = "all"
-    rules = _make_rules(
+    rules = make_rules(
+        _LIMITS,
         limits,
         attacks=settings.get("attacks", "all") != (),
         file=settings.get("published_as", "file") == "file",
@@ -133,18 +124,3 @@ def classifier(
         settings["rules"] = rules
     call = make_call("Classifier", settings, options, source=source, seeded=True)
     end_audit(run_call(call, options), options)
-
-
-def _make_rules(
-    limits: dict[str, float | None], *, attacks: bool, file: bool
-) -> tuple[ReleaseRule, ...]:
-    """Return the rules with the limits that were given; none where the usual ones are meant."""
-    if all(value is None for value in limits.values()):
-        return ()
-    fields: dict[type[ReleaseRule], dict[str, Any]] = {}
-    for option_name, (rule, field, _) in _LIMITS.items():
-        own, value = fields.setdefault(rule, {}), limits[option_name]
-        if value is not None:
-            own[field] = value
-    given = (rule(**own) for rule, own in fields.items() if attacks or rule is PdtpAtMost)
-    return (*((NoRecordInFile(),) if file else ()), *given)

@@ -5,12 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer._files import check_plain
 from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.files.arrow_columns import is_text, make_column
 from epsilometer.files.readers import Column, Content, refuse_growth, refuse_huge
 
 _GROWS = 300  # times its size that a file may become
@@ -42,14 +40,19 @@ def open_parquet(path: Path) -> Content:
     size = max(unpacked, _CELL * about.num_rows * about.num_columns)
     refuse_growth(path, size, packed, _GROWS)
     schema = found.schema_arrow
-    texts = [column.name for column in schema if _is_text(column.type)]
+    texts = [column.name for column in schema if is_text(column.type)]
     # Texts stay numbers of a list of words: one that repeats is held once.
     file = pyarrow.parquet.ParquetFile(path, read_dictionary=texts)
     metadata = tuple(
         (name.decode("utf-8", "replace"), text[:_LONGEST].decode("utf-8", "replace"))
         for name, text in (schema.metadata or {}).items()
     )
-    return Content(tuple(schema.names), partial(_read_columns, path, file), metadata=metadata)
+    return Content(
+        tuple(schema.names),
+        partial(_read_columns, path, file),
+        metadata=metadata,
+        rows=about.num_rows,
+    )
 
 
 def _read_columns(path: Path, file: Any, places: Sequence[int] | None = None) -> list[Column]:
@@ -59,35 +62,4 @@ def _read_columns(path: Path, file: Any, places: Sequence[int] | None = None) ->
     wanted = names if places is None else [names[place] for place in places]
     refuse_huge(path, _CELL * file.metadata.num_rows * len(wanted))
     table = file.read(columns=None if places is None else wanted)
-    return [_make_column(name, table.column(place)) for place, name in enumerate(wanted)]
-
-
-def _make_column(name: str, cells: Any) -> Column:
-    from pyarrow import types
-
-    blank = cells.is_null().to_numpy() if cells.null_count else None
-    if _is_text(cells.type):
-        cells = cells.dictionary_encode()
-    if types.is_dictionary(cells.type):
-        if _is_text(cells.type.value_type):
-            # By the list of words, which is never written out row by row.
-            whole = cells.unify_dictionaries().combine_chunks()
-            words = [*(word or "" for word in whole.dictionary.to_pylist()), ""]
-            codes = whole.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
-            return Column.of_words(name, words, codes, blank)
-        cells = cells.cast(cells.type.value_type)
-    known = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal)
-    if not any(is_known(cells.type) for is_known in known):
-        raise InvalidArgument(
-            f"Expected numbers or text in column {_validate.short(name)}, got {cells.type}. "
-            "Leave it out, or turn it into numbers."
-        )
-    values = cells.to_numpy()
-    floats = values if values.dtype.kind == "f" else values.astype(np.float64)
-    return Column(name, floats, blank=blank)
-
-
-def _is_text(kind: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_string(kind) or types.is_large_string(kind))
+    return [make_column(name, table.column(place)) for place, name in enumerate(wanted)]

@@ -50,6 +50,15 @@ class ClassifierLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     caught_limit: float | None = None
 
 
+class RegressorLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits for ``epsilometer regressor``, named as its options."""
+
+    change_limit: float | None = None
+    share: float | None = None
+    advantage_limit: float | None = None
+    caught_limit: float | None = None
+
+
 class PosteriorLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits for ``epsilometer posterior``, named as its options."""
 
@@ -66,6 +75,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         same_code: Whether audits of other code do not count.
         audits: Those that must be there.
         classifier: Limits of audits of classifiers.
+        regressor: Limits of audits of regressors.
         posterior: Limits of audits of uncertain predictions.
     """
 
@@ -74,6 +84,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     same_code: bool = True
     audits: tuple[RequiredAudit, ...] = ()
     classifier: ClassifierLimits = ClassifierLimits()
+    regressor: RegressorLimits = RegressorLimits()
     posterior: PosteriorLimits = PosteriorLimits()
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ package, named by the ending without its dot.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class Content:
         is_arrays: Whether they are arrays of any shape, and not cells of a table.
         metadata: (name, text) pairs that the file has beside its columns.
         notes: What was guessed of how it is written, for whoever reads the result.
+        rows: No fewer than it has records, where that is known before it is read.
     """
 
     names: tuple[str, ...]
@@ -82,6 +84,7 @@ class Content:
     is_arrays: bool = False
     metadata: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    rows: int | None = None
 
 
 @contextmanager
@@ -91,7 +94,8 @@ def open_columns(path: Path, *, advice: str, **layout: str) -> Iterator[Content]
     Args:
         path: The file.
         advice: What to do with one that is too large.
-        layout: How a text is written, if that is known: its ``encoding`` or ``delimiter``.
+        layout: How a text is written, if that is known: its ``encoding``,
+            ``delimiter`` or ``decimal``.
 
     Raises:
         UnreadableFile: The file is not there, damaged, too large, or has another ending.
@@ -112,6 +116,9 @@ READERS: Registry[Callable[..., Content]] = Registry(
         "tsv": "epsilometer.files.csv_text:open_csv",
         "tsv.gz": "epsilometer.files.csv_text:open_csv",
         "parquet": "epsilometer.files.parquet:open_parquet",
+        "arrow": "epsilometer.files.arrow:open_arrow",
+        "feather": "epsilometer.files.arrow:open_arrow",
+        "xlsx": "epsilometer.files.excel:open_excel",
         "npz": "epsilometer.files.npz:open_npz",
     },
 )
@@ -124,7 +131,7 @@ def _find_reader(path: Path) -> Callable[..., Content]:
     *others, last = (f".{ending}" for ending in READERS)
     raise UnreadableFile(
         f"Expected a file ending in {', '.join(others)} or {last}, got {path.name!r}. "
-        "Save a spreadsheet as CSV."
+        "Save it as CSV."
     )
 
 
@@ -199,3 +206,24 @@ def parse_number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def check_header(names: Sequence[str]) -> None:
+    """Refuse a first line that is no line of names: it may be a record."""
+    count = Counter(names)
+    twice = [place for place, name in enumerate(names, start=1) if count[name] > 1]
+    numbers = [
+        place
+        for place, name in enumerate(names, start=1)
+        if parse_number(name) is not None and not name.isdigit()
+    ]
+    if not names or twice or numbers:
+        found = "nothing"
+        if numbers:
+            found = f"a number in column {numbers[0]}"
+        elif twice:
+            found = f"the same in columns {' and '.join(map(str, twice[:2]))}"
+        raise InvalidArgument(  # without what stands there: it may be a record
+            f"Expected a first line of names of columns, all different, found {found}. Does the "
+            "file begin with a record?"
+        )

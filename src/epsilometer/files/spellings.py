@@ -63,13 +63,13 @@ def _convert(column: Column, texts: list[str], numbers: list[float | None]) -> C
     return Column(column.name, values[column.values], blank=column.blank)
 
 
-def _read_grouped(text: str) -> float | None:
+def read_grouped(text: str) -> float | None:
     """Return a number whose thousands may be separated, but by one character throughout."""
     found = _GROUPED.fullmatch(text)
     return parse_number(text.replace(found[1], "") if found else text)
 
 
-def _read_comma(text: str) -> float | None:
+def read_comma(text: str) -> float | None:
     """Return a number with a decimal comma, and points between thousands."""
     if not _COMMA.fullmatch(text):
         return None
@@ -77,8 +77,8 @@ def _read_comma(text: str) -> float | None:
 
 
 _SPELLINGS: tuple[tuple[Callable[[str], float | None], str], ...] = (
-    (_read_grouped, "Numbers of {} were read without separators of thousands."),
-    (_read_comma, "Numbers of {} were read with decimal commas."),
+    (read_grouped, "Numbers of {} were read without separators of thousands."),
+    (read_comma, "Numbers of {} were read with decimal commas."),
 )
 
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import Column, open_columns
+from epsilometer.files.sql import is_url, read_sql
+from epsilometer.types import IntArray
 
 FEWER = "Give fewer records, or an .npz of float32, which is half as large."
 
@@ -52,6 +54,17 @@ class Table:
         left = tuple(column for column in self.columns if column.name not in names)
         return Table(left, self.notes)
 
+    def take(self, rows: IntArray) -> "Table":
+        """Return some of the records, with the words that these have."""
+        return Table(tuple(_take_rows(column, rows) for column in self.columns), self.notes)
+
+
+def _take_rows(column: Column, rows: IntArray) -> Column:
+    blank = None if column.blank is None or not column.blank[rows].any() else column.blank[rows]
+    if column.words is None:
+        return Column(column.name, column.values[rows], blank=blank)
+    return Column.of_words(column.name, column.words, column.values[rows], blank)
+
 
 def cut_at_quantiles(column: Column, bins: int) -> Column:
     """Return a column of numbers as one of words, cut where equal shares lie; of words, as it is.
@@ -86,34 +99,67 @@ def take_words(column: Column) -> NDArray[Any]:
 
 
 def read_table(
-    path: str | os.PathLike[str], *, encoding: str | None = None, delimiter: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    query: str | None = None,
+    most: int | None = None,
 ) -> Table:
     """Read a table with its columns as they are; cells may be empty.
 
-    The name's ending says how: ``.csv`` or ``.tsv``, packed by gzip (``.gz``) or not, ``.parquet``
-    (needs the extra ``parquet``) or ``.npz``. A column is of numbers where all of its cells are,
+    The name's ending says how: ``.csv`` or ``.tsv``, packed by gzip (``.gz``) or not, ``.parquet``,
+    ``.arrow`` or ``.feather`` (need the extra ``parquet``), ``.xlsx`` (``excel``) or ``.npz``. A
+    URL names a database (``sql``). A column is of numbers where all of its cells are,
     but for blanks and what people write in place of one (NA, ?, -, null): these become nan. All
     others are of words, and a blank is the empty word: that it is missing may mean something.
 
     Args:
-        path: The file.
+        path: The file, or the URL of a database as SQLAlchemy takes it.
         encoding: Of a text, as Python names it; None: found.
         delimiter: What separates cells of a text; None: found.
+        decimal: Point or comma of a text's numbers; the other may separate thousands.
+        query: What a database is asked; None: for all of its only table.
+        most: Records from which on the file is refused, before it is read where that is possible.
 
     Raises:
         UnreadableFile: The file is not there, damaged, or too large.
         InvalidArgument: It has no records, or its lines do not fit together.
     """
-    path = Path(path)
-    given = {"encoding": encoding, "delimiter": delimiter}
+    given = {"encoding": encoding, "delimiter": delimiter, "decimal": decimal}
     layout = {name: value for name, value in given.items() if value is not None}
+    if is_url(path):
+        if layout:
+            raise InvalidArgument(f"Expected {' and '.join(layout)} of CSV only, got a database.")
+        found = _check_table(Table(tuple(read_sql(str(path), query))))
+        _refuse_many(found.rows, most)
+        return found
+    if query is not None:
+        raise InvalidArgument("Expected a query with the URL of a database, got one with a file.")
+    path = Path(path)
     with open_columns(path, advice=FEWER, **layout) as content:
-        table = Table(tuple(map(_check_column, content.read())), content.notes)
-        if len({column.values.size for column in table.columns}) > 1:
-            raise InvalidArgument("Expected columns of one length, got others.")
-        if not table.columns or table.rows == 0:
-            raise InvalidArgument("Expected records, got a file without any.")
+        _refuse_many(content.rows, most)
+        table = _check_table(Table(tuple(map(_check_column, content.read())), content.notes))
+        _refuse_many(table.rows, most)
         return table
+
+
+def _check_table(table: Table) -> Table:
+    if len({column.values.size for column in table.columns}) > 1:
+        raise InvalidArgument("Expected columns of one length, got others.")
+    if not table.columns or table.rows == 0:
+        raise InvalidArgument("Expected records, got a table without any.")
+    return table
+
+
+def _refuse_many(rows: int | None, most: int | None) -> None:
+    if rows is not None and most is not None and rows > most:
+        raise InvalidArgument(
+            f"Expected at most {most:,} records, got about {rows:,}: their audit takes hours. "
+            f"Audit a model of fewer, drawn by chance, where each weighs more: --rows "
+            f"{most // 10}. Or say that you can wait: --rows {rows}."
+        )
 
 
 def _check_column(column: Column) -> Column:

@@ -9,7 +9,7 @@ from scipy import special
 
 import epsilometer as em
 from epsilometer.audits.classifier.model_file import search_model
-from epsilometer.audits.classifier.seeds import find_gaps
+from epsilometer.audits.classifier.seeds import find_gaps, find_hidden, measure_spread
 from epsilometer.findings import LeaveOneOut, RuleFinding
 from epsilometer.rules import PdtpAtMost
 
@@ -175,6 +175,18 @@ def test_what_seeds_do_not_hide_is_counted() -> None:
 def test_seeds_that_choose_among_few_models_hide_nothing(heaps: int) -> None:
     """They spread ln p ten times as far as the record moves it, and it is seen all the same."""
     assert count_hidden(APART, n=200, seed=0, heaps=heaps) <= 10
+
+
+def test_noise_in_some_trainings_alone_hides_nothing(rng: np.random.Generator) -> None:
+    """In three of four there is none: there a record that moves log-odds by 1.2 is seen."""
+    n = 2000
+    shift = np.full((n, 1), 1.2)
+    noise = 20 * rng.normal(size=(20, n, 1))
+    for share, most in ((0.25, 0.02), (1.0, 1.0)):
+        odds = np.where(rng.random((20, n, 1)) < share, noise, 0.0)
+        hidden = find_hidden(shift, measure_spread(odds, shift), limit=1.0).mean()
+        assert hidden <= most
+    assert hidden > 0.99  # where all trainings have it
 
 
 @pytest.mark.slow

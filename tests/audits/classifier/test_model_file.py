@@ -285,6 +285,10 @@ NESTED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: LogisticRegression(solver="liblinear", tol=1e-10),
         "rebuilt",
     ),
+    "ridge without intercept": (lambda: RidgeClassifier(fit_intercept=False), "rebuilt"),
+    "weighted ridge": (lambda: RidgeClassifier(class_weight={0: 3.0, 1: 1.0}), "rebuilt"),
+    "weighted support vectors": (lambda: LinearSVC(class_weight="balanced"), "rebuilt"),
+    "support vectors without intercept": (lambda: LinearSVC(fit_intercept=False), "rebuilt"),
     "searched logistic": (lambda: LogisticRegressionCV(Cs=3, cv=3, **EXACT), "rebuilt"),
     "linear support vectors": (LinearSVC, "rebuilt"),
 }
@@ -348,6 +352,22 @@ def test_what_cannot_be_looked_through_is_never_passed(name: str) -> None:
 def test_it_is_said_of_which_models_computing_was_not_tried() -> None:
     said = [leak.finding for leak in search_model(GaussianNB().fit(X, y), X, y)]
     assert any("parameters of GaussianNB was not tried" in finding for finding in said)
+
+
+@pytest.mark.parametrize("solver", ["newton-cholesky", "lbfgs"])
+def test_records_are_computed_from_three_classes_without_intercepts(solver: str) -> None:
+    classes = np.argmax(X[:, :3] + rng.normal(size=(N, 3)), axis=1)
+    model = LogisticRegression(fit_intercept=False, solver=solver, tol=1e-10, max_iter=5000)
+    (first, *_) = search_model(model.fit(X, classes), X, classes)
+    assert first.kind == "rebuilt"
+    assert first.records > N / 2
+
+
+def test_means_of_two_people_tell_each_the_other() -> None:
+    for size, kinds in ((2, {"one person", "statistics"}), (5, {"statistics"})):
+        rare = (np.arange(N) < size).astype(int)
+        found = search_model(GaussianNB().fit(X, rare), X, rare)
+        assert {leak.kind for leak in found} == kinds
 
 
 WORDS = np.array(["cough", "fever", "pain", "cold", "rash"])

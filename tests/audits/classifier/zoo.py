@@ -17,7 +17,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from epsilometer.accounting.pld import full_batch_noise
 
-KEPT, BROKEN = "release", "do not release"
+KEPT, BROKEN, UNCLEAR = "release", "do not release", "cannot tell"
 NOWHERE, FILE_ALONE, EVERYWHERE = (KEPT,) * 3, (BROKEN, KEPT, KEPT), (BROKEN,) * 3
 Data = tuple[Any, Any]
 
@@ -50,6 +50,16 @@ class LabelMemory(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Any:  # noqa: N803
         said = np.array([self.known_.get(hash(row.tobytes()), 0) for row in np.asarray(X)])
         return np.where(said[:, None] == np.arange(2), 0.51, 0.49)
+
+
+class AnswerMemory(LabelMemory):
+    """Says ½ where probabilities are asked for, and knows the label by heart in ``predict``."""
+
+    def predict_proba(self, X: Any) -> Any:  # noqa: N803
+        return np.full((len(X), 2), 0.5) + np.array([0.01, -0.01])
+
+    def predict(self, X: Any) -> Any:  # noqa: N803
+        return self.classes_[super().predict_proba(X).argmax(axis=1)]
 
 
 class NoisyBayes(ClassifierMixin, BaseEstimator):
@@ -226,6 +236,7 @@ CASES = {
     "names": Case(lambda: _spread_names(LogisticRegression(C=100)), draw_names, EVERYWHERE),
     "a memory": Case(lambda: KNeighborsClassifier(1), lambda: draw_noise(400), EVERYWHERE),
     "a memory of labels": Case(LabelMemory, lambda: draw_noise(400), EVERYWHERE),
+    "a memory of answers": Case(AnswerMemory, lambda: draw_noise(400), (BROKEN, UNCLEAR, BROKEN)),
     "everybody twice": Case(lambda: KNeighborsClassifier(1), draw_doubles, EVERYWHERE),
     "support vectors": Case(lambda: SVC(C=1000, gamma=10.0), lambda: draw_noise(300), EVERYWHERE),
     "a full tree": Case(DecisionTreeClassifier, lambda: draw_noise(400), EVERYWHERE),

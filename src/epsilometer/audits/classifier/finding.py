@@ -1,10 +1,8 @@
 """Put the parts of a classifier's audit together: rules, groups, records, advice."""
 
-import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -14,6 +12,7 @@ from scipy import special
 
 from epsilometer.audits.classifier.advice import PartSummary, advise, rank_remedy
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
+from epsilometer.audits.classifier.groups import GroupedRisk, compare_groups
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Changes,
@@ -30,11 +29,13 @@ from epsilometer.audits.classifier.release import (
     Measured,
     apply_rules,
     measure_width,
+    share_confidence,
     share_exposed,
     weigh_rule,
 )
 from epsilometer.audits.classifier.seeds import find_hidden, take_odds
 from epsilometer.audits.classifier.subject import ClassifierTask
+from epsilometer.audits.classifier.threats.measuring import list_threats
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.findings import (
     AccuracyFinding,
@@ -46,6 +47,7 @@ from epsilometer.core.findings import (
     RemovalPlan,
     RoundingStep,
     RuleFinding,
+    ThreatFinding,
     Variation,
 )
 from epsilometer.core.printing import to_csv_text
@@ -53,9 +55,8 @@ from epsilometer.core.scores import Scores
 from epsilometer.engine.shards import Arrays
 from epsilometer.stats import clusters, membership
 from epsilometer.stats.score_finding import round_threshold
-from epsilometer.types import BoolArray, FloatArray, IntArray
+from epsilometer.types import FloatArray, IntArray
 
-SMALLEST = 20  # records of a group that is shown by itself
 _LISTED = 1000  # records in a result
 _EXPLAINED = 20  # of them with what makes them stand out
 _EDGES = np.geomspace(1e-5, 10.0, 49)
@@ -100,6 +101,7 @@ class PartResults:
                 *rules,
                 self._summarise_risk(at, floor),
                 *attacks,
+                *self._measure_threats(),
                 *self._group_risks(at.risk, attacks),
                 *self._record_risks(at, floor),
                 *self._removal(),
@@ -116,21 +118,32 @@ class PartResults:
 
     def apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
         """Return what each rule says, and how each attack does."""
-        subject, left_out = self.task.subject, self.found["leave-one-out"]
-        return apply_rules(
-            Measured(
-                risk=self._count_hidden()[0],
-                floor=self._floor(),
-                of=self.task.codes.size,
-                drawn=bool(left_out["drawn"]),
-                screened=left_out["screened"],
-                attacks=self._list_attacks(),
-                mismatch=" ".join(self._mismatch),
-                leaks=self._leaks,
-            ),
-            subject.deciding_rules,
-            confidence=self.task.confidence,
+        rules, confidence = self.task.subject.deciding_rules, self.task.confidence
+        return apply_rules(self._measured(), rules, confidence=confidence)
+
+    def _measured(self) -> Measured:
+        left_out = self.found["leave-one-out"]
+        return Measured(
+            risk=self._count_hidden()[0],
+            floor=self._floor(),
+            of=self.task.codes.size,
+            drawn=bool(left_out["drawn"]),
+            screened=left_out["screened"],
+            attacks=self._list_attacks(),
+            mismatch=" ".join(self._mismatch),
+            leaks=self._leaks,
+            threats=list_threats(self.found.get("threats", {}), self._threats),
         )
+
+    @property
+    def _threats(self) -> tuple[str, ...]:
+        """Which threats were measured: of a remedy none are."""
+        return tuple(self.task.subject.threats) if "threats" in self.found else ()
+
+    def _measure_threats(self) -> tuple[ThreatFinding, ...]:
+        measured = self._measured()
+        each = share_confidence(measured, self.task.subject.deciding_rules, self.task.confidence)
+        return tuple(threat.measure(confidence=each) for threat in measured.threats)
 
     def _count_hidden(self) -> tuple[FloatArray, int]:
         """Return risks, and how many were above the limit and are hidden by random training.
@@ -372,39 +385,24 @@ class PartResults:
     def _group_risks(
         self, risk: FloatArray, findings: tuple[MembershipFinding, ...]
     ) -> tuple[GroupRisk, ...]:
-        task, limit = self.task, self.task.subject.limit
-        records = self.found["leave-one-out"]["records"]
+        task = self.task
         strongest = max(
             zip(findings, task.subject.attack_names, strict=True),
             key=lambda pair: pair[0].auc,
             default=None,
         )
-        listed = []
         labels = np.asarray(task.classes[task.codes]).astype(np.str_)
-        for column, values in (("class", labels), *task.groups.items()):
-            for name, at in _list_groups(values, records):
-                inside = at[records]
-                auc = self._auc(strongest[1], at) if strongest else None
-                listed.append(
-                    GroupRisk(
-                        column=column,
-                        name=name,
-                        records=int(inside.sum()),
-                        exposed=float(np.mean(risk[inside] > limit)),
-                        median=float(np.median(risk[inside])),
-                        auc=auc and auc.value,
-                        auc_low=auc and auc.low,
-                        auc_high=auc and auc.high,
-                    )
-                )
-        return tuple(listed)
-
-    def _auc(self, name: str, at: BoolArray) -> membership.Limited | None:
-        """Return the AUC of an attack within a group; None where too few were in, or out."""
-        member = self.found["attacks"]["member"][0, at]
-        if min(int(member.sum()), int((~member).sum())) < SMALLEST:
-            return None
-        return clusters.auc(self._split(name, at), confidence=self.task.confidence)
+        return compare_groups(
+            GroupedRisk(
+                columns={"class": labels, **task.groups},
+                records=self.found["leave-one-out"]["records"],
+                risk=risk,
+                limit=task.subject.limit,
+                scores=None if strongest is None else partial(self._split, strongest[1]),
+                member=None if strongest is None else self.found["attacks"]["member"][0],
+                confidence=task.confidence,
+            )
+        )
 
     def _removal(self) -> tuple[RemovalPlan, ...]:
         if "removal" not in self.found:
@@ -479,6 +477,11 @@ class PartResults:
                     f"for {precision:g}. More models would hardly narrow them; more records would."
                 )
             caveats += self._mismatch
+            if self.task.subject.remedies is None and not self.task.remedies:
+                caveats.append(
+                    f"Remedies that train new models were not tried on {self.task.codes.size:,} "
+                    "records: remedies=9 tries them, each at the cost of the attacks."
+                )
         return tuple(caveats)
 
     def _cites(self) -> tuple[str, ...]:
@@ -507,30 +510,6 @@ def sum_up_parts(results: PartResults, action: str = "") -> PartSummary:
         failed=sum(rule.outcome == "fail" for rule in rules),
         unclear=sum(rule.outcome == "unclear" for rule in rules),
     )
-
-
-def _list_groups(
-    values: NDArray[Any], records: NDArray[np.int64]
-) -> Iterator[tuple[str, BoolArray]]:
-    """Yield groups with who is in them, the small ones together, unless those are few too."""
-    small = np.zeros(values.size, bool)
-    measured = values[records]
-    for name in sorted(np.unique(values).tolist(), key=_sort_key):
-        at = values == name
-        if np.sum(measured == name) >= SMALLEST:
-            yield name, at
-        else:
-            small |= at
-    if small[records].sum() >= SMALLEST:
-        yield f"(fewer than {SMALLEST} each)", small
-
-
-def _sort_key(name: str) -> tuple[float, str]:
-    """Sort groups that begin with a number by it, and all others after them."""
-    number = re.match(r"-?\d+(\.\d+)?(e[+-]?\d+)?", name)
-    if name.startswith("…"):
-        return -math.inf, name
-    return (float(number[0]) if number else math.inf), name
 
 
 def _count_bins(values: FloatArray) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ is kept when it is finished, and inside the longer ones the engine keeps smaller
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from epsilometer.audits.classifier.advice import (
     list_outcomes,
     rank_remedy,
 )
+from epsilometer.audits.classifier.answers import LabelsOnly, compare_answers
 from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import (
@@ -34,12 +35,13 @@ from epsilometer.audits.classifier.finding import PartResults, sum_up_parts
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Pdtp,
-    measure_changes,
     pdtp,
     predict_class,
 )
+from epsilometer.audits.classifier.leave_one_out.screens import screen_pool
 from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.remedies import Remedy, list_remedies
+from epsilometer.audits.classifier.removal import plan_removal
 from epsilometer.audits.classifier.seeds import measure_spread, take_odds
 from epsilometer.audits.classifier.sklearn_models import (
     FitEstimator,
@@ -55,6 +57,7 @@ from epsilometer.audits.classifier.subject import (
     count_bytes,
     leaves_exactly,
 )
+from epsilometer.audits.classifier.threats.measuring import measure_threats
 from epsilometer.core.audit import Audit
 from epsilometer.core.scores import Scores
 from epsilometer.engine.code import find_code
@@ -79,14 +82,12 @@ _SIZES = 8  # number of the random stream that cuts records into parts
 _JUDGED = ("leave-one-out", "attacks", "file")  # parts that rules look at
 _SEEDS = 20  # models that show how far predictions vary with the seed alone
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
-_PATIENCE = 5  # measurements of a removal plan without a new best
 _CLOSER = 1000  # records at most, all of which are left out of the best remedy
-_SHARE = 10  # of the exposed records, one in so many is dropped at a time
 
 
 def run_audit(subject: Classifier, request: Request) -> Audit:
     """Measure the risk of records and what attacks find, and apply the rules to it."""
-    own = _CallerProcess()
+    own = CallerProcess()
     return request.execute(make_job(subject, request), usual=own, engine=own, listen=())
 
 
@@ -161,6 +162,7 @@ class ClassifierJob:
             "leave-one-out": self._leave_out,
             "attacks": self._attack,
             "sizes": self._attack_sizes,
+            "threats": self._measure_threats,
             "removal": self._remove,
             "variation": self._vary,
             "remedies": self._try_remedies,
@@ -192,13 +194,15 @@ class ClassifierJob:
         *,
         where: str,
         records: IntArray | str | None = None,
+        ranked: FloatArray | None = None,
     ) -> Pdtp:
         subject = self.task.subject
         return pdtp(
-            subject.estimator,
+            self._shown_estimator,
             X,
             y,
             records=records,
+            ranked=ranked,
             preprocessing=subject.preprocessing,
             seed=self.task.seed,
             engine=self.engine,
@@ -220,11 +224,13 @@ class ClassifierJob:
         }
 
     def _leave_out(self) -> Arrays:
-        subject = self.task.subject
-        records: Any = subject.records
-        if not isinstance(records, (str, type(None))):
-            records = np.asarray(records)
-        found = self._measure(subject.X, subject.y, where="leave-one-out", records=records)
+        subject, records = self.task.subject, self.task.records
+        ranked = None
+        if isinstance(records, str) and records.startswith("screen") and subject.attack_names:
+            ranked = screen_pool(self._train_pool(subject.shadows))  # which attacks need anyway
+        found = self._measure(
+            subject.X, subject.y, where="leave-one-out", records=records, ranked=ranked
+        )
         null = found.null
         if null is None or found.floor is None or not found.floor.any():
             null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random
@@ -248,21 +254,50 @@ class ClassifierJob:
     ) -> FloatArray:
         """Return how far log-odds of models of all records vary with the seed, from below."""
         subject, codes = self.task.subject, self.task.codes
-        fit, asked = (
-            FitEstimator(subject.estimator, self.task.classes),
-            take_rows(subject.X, records),
-        )
+        fit = FitEstimator(self._shown_estimator, self.task.classes)
+        asked = take_rows(subject.X, records)
         drawn = self._stream(_VARIATION, 1).integers(2**31, size=_SEEDS).tolist()
         logs = np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn])
         shift = take_odds(full, codes[records]) - take_odds(without, codes[records])
         return measure_spread(take_odds(logs, codes[records]), shift)
+
+    @property
+    def _answers(self) -> tuple[int, bool]:
+        """At how many records ``predict`` names no likeliest class; and whether it tells more."""
+        subject, task = self.task.subject, self.task
+        if "answers" not in self.kept:
+            other, more = compare_answers(
+                subject.estimator, subject.X, task.classes, task.codes, seed=task.seed
+            )
+            self.kept["answers"] = int(other.sum()), more
+        answers: tuple[int, bool] = self.kept["answers"]
+        return answers
+
+    @property
+    def _shown_estimator(self) -> Any:
+        """What is trained: where labels are shown that are not the likeliest, what says these."""
+        estimator = self.task.subject.estimator
+        if self.task.subject.shown != -1 or not self._answers[0]:
+            return estimator
+        return LabelsOnly(estimator)
+
+    def _describe_answers(self) -> tuple[str, ...]:
+        """Say that probabilities do not tell what ``predict`` tells."""
+        count, more = self._answers
+        if self.task.subject.shown == -1 or not more:
+            return ()
+        return (
+            f"predict answers otherwise than the probabilities at {count:,} of "
+            f"{self.task.codes.size:,} records, and these attacks saw probabilities alone. Audit "
+            "published_as='labels' too.",
+        )
 
     def _train_pool(self, models: int) -> ShadowPool:
         """Return a pool of so many models, or of more that are there already."""
         subject = self.task.subject
         if "pool" not in self.kept or self.kept["pool"].models < models:
             self.kept["pool"] = shadow_pool(
-                subject.estimator,
+                self._shown_estimator,
                 subject.X,
                 subject.y,
                 models=models,
@@ -299,7 +334,7 @@ class ClassifierJob:
         own = np.exp(pool.own.astype(np.float64))
         arrays: dict[str, NDArray[Any]] = {
             "member": member,
-            "mismatch": np.array(unlike, np.str_),
+            "mismatch": np.array([*unlike, *self._describe_answers()], np.str_),
             "advantages": advantages,
             "spread": own.std(axis=0),
             "accuracy": np.array([pool.train_accuracy.mean(), pool.test_accuracy.mean()]),
@@ -334,7 +369,7 @@ class ClassifierJob:
         scores: dict[str, list[FloatArray]] = {name: [] for name in subject.attack_names}
         for number, rows in enumerate(np.array_split(order, parts)):
             pool = shadow_pool(
-                subject.estimator,
+                self._shown_estimator,
                 take_rows(subject.X, rows),
                 np.asarray(subject.y)[rows],
                 models=_FEWER,
@@ -366,6 +401,25 @@ class ClassifierJob:
         targets = range(pool.models // 2 * 2)  # whole pairs: every record is in half of them
         return [*targets], pool.member[targets], ()
 
+    def _measure_threats(self) -> Arrays:
+        subject, task = self.task.subject, self.task
+        return measure_threats(
+            subject.estimator,
+            subject.X,
+            task.codes,
+            task.classes,
+            tuple(subject.threats),
+            names=subject.feature_names,
+            categorical=task.categorical,
+            decimals=subject.shown,
+            has_file=subject.published_as == "file",
+            confidence=task.confidence,
+            seed=task.seed,
+            engine=self.engine,
+            directory=self._folder("threats"),
+            listen=self.listen,
+        )
+
     def _remove(self) -> Arrays:
         subject = self.task.subject
         return plan_removal(
@@ -388,7 +442,7 @@ class ClassifierJob:
         if rows[0].failed == rows[0].unclear == 0:
             return list_outcomes([])
         self._train_pool(self.task.subject.shadows)
-        left = self.task.subject.remedies
+        left = self.task.remedies
         tried = {}
         for place, remedy in enumerate(
             list_remedies(self.task.subject, results.riskiest, exposed=results.exposed)
@@ -435,6 +489,8 @@ class ClassifierJob:
 
     def _carry_out(self, remedy: Remedy, place: int, base: Mapping[str, Arrays]) -> PartResults:
         subject = remedy.subject
+        if subject.shown == -1 and self._answers[0]:  # which probabilities do not tell
+            remedy = dataclasses.replace(remedy, retrains=True)
         if remedy.retrains and not leaves_exactly(subject):  # those who were riskiest are looked at
             subject = dataclasses.replace(subject, records=remedy.watched)
         task = ClassifierTask(subject, self.task.request)
@@ -453,7 +509,7 @@ class ClassifierJob:
 
     def _vary(self) -> Arrays:
         subject, codes = self.task.subject, self.task.codes
-        fit = FitEstimator(subject.estimator, self.task.classes)
+        fit = FitEstimator(self._shown_estimator, self.task.classes)
         own = []
         for seed in self._stream(_VARIATION, 0).integers(2**31, size=subject.variation).tolist():
             log_proba = fit(subject.X, codes, seed)(subject.X)
@@ -465,64 +521,6 @@ class ClassifierJob:
 
     def _stream(self, *key: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence(self.task.seed, spawn_key=(2, *key)))
-
-
-def plan_removal(
-    measure: Callable[[Any, Any], Pdtp],
-    X: Any,  # noqa: N803 - as in scikit-learn
-    y: Any,
-    *,
-    limit: float,
-    decimals: int | None,
-    steps: int,
-) -> Arrays:
-    """Drop the riskiest tenth of those above the limit, measure all again, and so on.
-
-    It ends where none is above the limit, where five measurements brought no new best, where a
-    class would vanish, or after ``steps`` measurements.
-
-    Args:
-        measure: PDTP of all records of given features and labels.
-        X: Features.
-        y: Labels.
-        limit: Above which a record is exposed.
-        decimals: With how many decimals probabilities are shown; −1: the class alone.
-        steps: Measurements at most, the first not counted.
-
-    Returns:
-        ``dropped``: row numbers, in the order they were dropped. At each measurement ``removed``:
-        how many had been dropped; ``largest``: the largest risk; ``exposed``: records above the
-        limit; ``accuracy``: leave-one-out accuracy on those left.
-    """
-    labels = np.asarray(y)
-    left = np.arange(labels.size)
-    dropped: list[int] = []
-    removed, largest, exposed, accuracy = [], [], [], []
-    while True:
-        found = measure(take_rows(X, left), labels[left])
-        risk = measure_changes(found.full, found.without, decimals=decimals).risk
-        above = int(np.sum(risk > limit))
-        right = found.classes[predict_class(found.without)] == labels[left]
-        removed.append(len(dropped))
-        largest.append(float(risk.max()))
-        exposed.append(above)
-        accuracy.append(float(right.mean()))
-        stalled = len(exposed) - 1 - int(np.argmin(exposed)) >= _PATIENCE
-        if not above or len(removed) > steps or stalled:
-            break
-        worst = np.argsort(-risk, kind="stable")[: max(1, above // _SHARE)]
-        after = np.delete(left, worst)
-        if np.unique(labels[after]).size < np.unique(labels[left]).size:
-            break
-        dropped += left[worst].tolist()
-        left = after
-    return {
-        "dropped": np.array(dropped, np.int64),
-        "removed": np.array(removed, np.int64),
-        "largest": np.array(largest),
-        "exposed": np.array(exposed, np.int64),
-        "accuracy": np.array(accuracy),
-    }
 
 
 def measure_held_out(pool: ShadowPool) -> float:
@@ -550,7 +548,7 @@ def measure_shown(pool: ShadowPool) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class _CallerProcess:
+class CallerProcess:
     """Runs one part after the other in this process; what one raises is the caller's to see."""
 
     @property

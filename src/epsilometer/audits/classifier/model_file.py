@@ -84,6 +84,7 @@ def search_model(
     codes: IntArray,
     *,
     content: bytes | None = None,
+    targets: FloatArray | None = None,
     seed: int = 0,
 ) -> tuple[Leak, ...]:
     """Return what a fitted model tells of single records to whoever has its file.
@@ -98,6 +99,7 @@ def search_model(
         codes: Position of each record's label among the classes.
         content: Of the file in which it is kept, if there is one already: pickle, joblib, skops,
             ONNX. It is read without running anything that it names.
+        targets: What a regressor was fitted to, in place of classes.
         seed: Of random directions, and of fits without a record.
 
     Example:
@@ -111,7 +113,7 @@ def search_model(
     if tables and not tables[0].sparse:
         for rescale in (standardise, scale_range):
             tables.append(Table("training rows", rescale(tables[0].values), seed))
-    search = _Search(X=X, codes=codes, tables=tables, n=count_rows(X))
+    search = _Search(X=X, codes=codes, tables=tables, n=count_rows(X), targets=targets)
     search.find_classes(model)
     for where, value in walk_state(model):
         search.look_at(where, value)
@@ -138,6 +140,7 @@ class _Search:
         codes: Places of labels.
         tables: What is looked for.
         n: Records.
+        targets: What a regressor was fitted to; None of a classifier.
         found: Kind and sentence, in which ``{}`` is the number of records.
         per_record: Names of arrays with as many entries as there are records.
         suspected: Names of lists that may be a column's values, with a record that one of these
@@ -148,6 +151,7 @@ class _Search:
     codes: IntArray
     tables: Sequence[Table]
     n: int
+    targets: FloatArray | None = None
     found: dict[tuple[Kind, str], int] = field(default_factory=dict)
     per_record: list[str] = field(default_factory=list)
     suspected: dict[str, tuple[int, float, int]] = field(default_factory=dict)
@@ -158,6 +162,7 @@ class _Search:
         self._once = [find_once(table.values) for table in dense]
         self._own = [OwnValues(table.values) for table in dense]
         self._means = [list_means(table.values, self.codes) for table in self.tables]
+        self._pairs = [list_means(table.values, self.codes, pairs=True) for table in self.tables]
         self._rows: dict[tuple[Kind, str], BoolArray] = {}
         self._classes: NDArray[Any] = np.arange(int(self.codes.max()) + 1)
 
@@ -246,7 +251,7 @@ class _Search:
         return same and bool(np.isin(held, self._classes).all())
 
     def _look_for_rows(self, where: str, matrix: Any) -> bool:
-        for table, means in zip(self.tables, self._means, strict=True):
+        for table, means, pairs in zip(self.tables, self._means, self._pairs, strict=True):
             if table.name == PREDICTIONS:
                 continue  # certain ones are alike; single values of others are looked for
             width = table.values.shape[1]
@@ -262,6 +267,9 @@ class _Search:
                         f"{where} holds means of many records: whoever knows all others computes "
                         "the missing one.",
                     )
+                if not rows.any() and len(pairs) and are_near(table, matrix, pairs):
+                    text = f"{where} holds means of {{}} records, two in each class: either "
+                    self.add("one person", 2 * len(pairs), f"{text}computes the other.")
             elif not sparse and min(matrix.shape) > 1:
                 columns = table.select_columns(matrix)
                 if columns is not None:
@@ -442,7 +450,8 @@ class _Search:
         others = np.delete(np.arange(self.n), record)
         if np.unique(self.codes[others]).size < self._classes.size:
             return None
-        return _fit_again(model, take_rows(self.X, others), self._classes[self.codes[others]], seed)
+        labels = self._classes[self.codes] if self.targets is None else self.targets
+        return _fit_again(model, take_rows(self.X, others), labels[others], seed)
 
     def compute_records(self, reached: Sequence[Reached], seed: int) -> None:
         """Rebuild records from parameters, and find parameters that one record alone decides."""
@@ -452,7 +461,8 @@ class _Search:
             if not hasattr(estimator, "predict"):
                 continue
             self._try_columns(estimator, features, seed)
-            rebuilt = rebuild_records(estimator, features, self.codes, seed=seed)
+            known = self.codes if self.targets is None else self.targets
+            rebuilt = rebuild_records(estimator, features, known, seed=seed)
             if rebuilt is None:
                 untried.append(name)
             elif rebuilt.hits:
@@ -481,6 +491,8 @@ class _Search:
             return
         classes = getattr(last, "classes_", self._classes)
         labels = (classes if len(classes) == self._classes.size else self._classes)[self.codes]
+        if self.targets is not None:
+            labels = self.targets
         again = _fit_again(last, reached, labels, seed)
         if again is None or not any(
             _are_alike(getattr(last, name), getattr(again, name, None)) for name in names
@@ -491,7 +503,8 @@ class _Search:
             values = _take_column(table, column)
             (record,) = np.flatnonzero(values != _find_usual(values))
             others = np.delete(np.arange(self.n), record)
-            if np.unique(labels[others]).size == np.unique(labels).size:
+            gone = np.unique(self.codes[others]).size < self._classes.size
+            if not gone:
                 part = take_rows(reached, others), labels[others]
                 without, noise = (_fit_again(last, *part, seed + more) for more in (0, 1))
                 hits += any(
@@ -513,10 +526,7 @@ class _Search:
 
 
 def _list_fractions(value: Any) -> list[FloatArray]:
-    """Return the parameters in an array, if there are any: the same in a model and in its file.
-
-    They are compared without signs and in single precision, as other formats keep them.
-    """
+    """Return the parameters in an array without signs, in single precision, as files keep them."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return []
     with np.errstate(all="ignore"):

@@ -471,9 +471,18 @@ def find_once(table: FloatArray) -> list[tuple[FloatArray, FloatArray, IntArray]
     return found
 
 
-def list_means(values: Any, codes: IntArray) -> FloatArray:
-    """Return the means of all records, and of each class that has several."""
-    groups = [np.ones(codes.size, bool), *(codes == code for code in np.unique(codes))]
-    return np.stack(
-        [np.asarray(values[group].mean(axis=0)).ravel() for group in groups if group.sum() > 1]
-    )
+def list_means(values: Any, codes: IntArray, *, pairs: bool = False) -> FloatArray:
+    """Return the means of all records, and of each class that has several.
+
+    Args:
+        values: Rows.
+        codes: Class of each.
+        pairs: Return those of classes of two records alone, of which each computes the other.
+    """
+    everybody = [] if pairs else [np.ones(codes.size, bool)]
+    groups = [*everybody, *(codes == code for code in np.unique(codes))]
+    sizes = range(2, 3) if pairs else range(2, codes.size + 1)
+    means = [
+        np.asarray(values[group].mean(axis=0)).ravel() for group in groups if group.sum() in sizes
+    ]
+    return np.stack(means) if means else np.zeros((0, values.shape[1]))

@@ -7,7 +7,7 @@ gradient of the intercept is the residual itself. Their ratio is the record.
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.special
@@ -17,6 +17,7 @@ from epsilometer.audits.classifier.leave_one_out.families import class_weights
 from epsilometer.audits.classifier.sklearn_models import identify
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
+_Link: TypeAlias = Literal["logistic", "softmax", "squares"]
 _TRIED = 300  # records
 _CLOSE = 0.05  # standard deviations of a column by which a rebuilt value may be off
 _CHANCE = 1e-3  # probability below which it is no accident that records were hit
@@ -37,7 +38,8 @@ class _Linear(NamedTuple):
         penalty: Gradient of the penalty, one row per class.
         intercept: That of the intercepts, 0 where they are not penalised; None: there are none.
         known: Which coefficients have a gradient: at 0, those with an l1 penalty have none.
-        scale: By how much each residual of a model without intercepts was multiplied.
+        scale: By how much each residual was multiplied.
+        link: How residuals follow from decisions.
     """
 
     residuals: FloatArray
@@ -45,13 +47,17 @@ class _Linear(NamedTuple):
     intercept: FloatArray | None
     known: BoolArray
     scale: FloatArray
+    link: _Link
 
 
-def rebuild_records(model: Any, reached: Any, codes: IntArray, *, seed: int = 0) -> Rebuilt | None:
+def rebuild_records(
+    model: Any, reached: Any, codes: IntArray | FloatArray, *, seed: int = 0
+) -> Rebuilt | None:
     """Rebuild up to 300 records from a fitted linear model; None where it is of another kind.
 
     A record counts as rebuilt where each column is within 5 % of its standard deviation. Of two
     columns that happens to strangers too, and hits that their number explains are not counted.
+    ``codes`` are places of classes; of a regressor, its targets.
 
     Example:
         >>> from sklearn.linear_model import RidgeClassifier
@@ -85,9 +91,12 @@ def rebuild_records(model: Any, reached: Any, codes: IntArray, *, seed: int = 0)
     true = features[tried][:, known] / spread
     rows = np.arange(tried.size)
     if linear.intercept is None:
-        # Minus the gradients of all others
-        gradient = own * features[tried] - total
-        residual = _solve_residuals(gradient @ model.coef_[0], codes[tried], linear.scale[tried])
+        # Minus the gradients of all others; that of the own class is the longest
+        labels = np.asarray(codes[tried], np.int64)
+        place = labels if own.shape[1] > 1 else np.zeros(tried.size, np.int64)
+        gradient = own[rows, place][:, None] * features[tried] - total[place]
+        at = gradient @ np.atleast_2d(model.coef_).T
+        residual = _solve_residuals(linear, at, place, labels, linear.scale[tried])
         with np.errstate(divide="ignore", invalid="ignore"):
             guesses = [gradient / each[:, None] for each in residual]
     else:
@@ -100,20 +109,40 @@ def rebuild_records(model: Any, reached: Any, codes: IntArray, *, seed: int = 0)
     return Rebuilt(hits, tried.size)
 
 
-def _solve_residuals(at: FloatArray, codes: IntArray, scale: FloatArray) -> list[FloatArray]:
-    """Return r with r = scale · (σ(at / r) − label): the smallest solution, and the largest.
+def _solve_residuals(
+    linear: _Linear, at: FloatArray, place: IntArray, codes: IntArray, scale: FloatArray
+) -> list[FloatArray]:
+    """Return the residual r of the own class, of a model without intercepts: both solutions.
 
-    The gradient g of a record is r·x, and its decision is x·θ = g·θ / r.
+    The gradient g of a record is r·x, so that its decisions are x·θ = g·θ / r; and r follows from
+    these. Of least squares that is r = scale · (g·θ / r − target), of the others
+    r = scale · (p − label), of which the smallest solution and the largest are taken.
+
+    Args:
+        linear: The model.
+        at: g·θ, ``(records, classes)``, or one column for two classes.
+        place: Which column is that of the own class.
+        codes: Labels.
+        scale: Weights of these records.
     """
-    share = np.geomspace(1e-9, 1.0, 4001)
-    size = scale[:, None] * share  # of the residual, whose sign is that of the label
-    sign = np.where(codes == 1, -1.0, 1.0)[:, None]
-    said = scipy.special.expit(at[:, None] / (sign * size))
-    beyond = scale[:, None] * np.abs(said - (codes == 1)[:, None]) - size > 0
-    crossed = beyond[:, :-1] != beyond[:, 1:]
     rows = np.arange(codes.size)
+    one = at.shape[1] == 1
+    sign = np.where(codes == 1, 1.0, -1.0) if one else np.ones(codes.size)  # of the target
+    if linear.link == "squares":
+        half = scale * sign / 2
+        root = np.sqrt(np.maximum(half**2 + scale * at[rows, place], 0.0))
+        return [root - half, -root - half]
+    share = np.geomspace(1e-9, 1.0, 4001)
+    size = scale[:, None] * share  # of the residual, whose sign is opposite to the target's
+    decisions = -at[:, None, :] / (sign[:, None] * size)[:, :, None]
+    if linear.link == "softmax":
+        said = scipy.special.softmax(decisions, axis=2)[rows, :, place]
+    else:
+        said = scipy.special.expit(sign[:, None] * decisions[rows, :, place])
+    beyond = scale[:, None] * (1 - said) - size > 0
+    crossed = beyond[:, :-1] != beyond[:, 1:]
     places = crossed.argmax(axis=1), share.size - 2 - crossed[:, ::-1].argmax(axis=1)
-    found = [np.sqrt(size[rows, place] * size[rows, place + 1]) * sign[:, 0] for place in places]
+    found = [-sign * np.sqrt(size[rows, each] * size[rows, each + 1]) for each in places]
     return [np.where(crossed.any(axis=1), each, np.nan) for each in found]
 
 
@@ -140,14 +169,10 @@ def _read_logistic(model: Any, features: FloatArray, codes: IntArray) -> _Linear
         return None  # another penalty for each class
     c, l1 = strengths.pop(), shares.pop()
     many = len(model.coef_) > 1
-    if codes.max() + 1 != (len(model.coef_) if many else 2) or (
-        many and model.fit_intercept is False
-    ):
-        return None  # of other classes, or with more unknowns than equations
+    if codes.max() + 1 != (len(model.coef_) if many else 2):
+        return None  # of other classes
     decision = features @ model.coef_.T + model.intercept_
-    given = model.class_weight
-    names = model.classes_ if isinstance(given, dict) else np.unique(codes)
-    weights = class_weights(given, names, np.bincount(codes).astype(np.float64))[codes]
+    weights = _weigh_records(model, codes)
     if not many:
         residuals = scipy.special.expit(decision) - (codes == 1)[:, None]
     elif model.solver == "liblinear":
@@ -165,7 +190,16 @@ def _read_logistic(model: Any, features: FloatArray, codes: IntArray) -> _Linear
         _find_intercept_penalty(model, l1=l1),
         np.asarray((model.coef_ != 0).all(axis=0) | (l1 == 0) | (not penalised)),
         weights,
+        "softmax" if many and model.solver != "liblinear" else "logistic",
     )
+
+
+def _weigh_records(model: Any, codes: IntArray) -> FloatArray:
+    """Return the weight of each record by its class."""
+    given = getattr(model, "class_weight", None)
+    names = model.classes_ if isinstance(given, dict) else np.unique(codes)
+    weights = class_weights(given, names, np.bincount(codes).astype(np.float64))
+    return np.asarray(weights[codes])
 
 
 def _find_intercept_penalty(model: Any, *, l1: float = 0.0) -> FloatArray | None:
@@ -180,40 +214,58 @@ def _find_intercept_penalty(model: Any, *, l1: float = 0.0) -> FloatArray | None
 
 def _read_ridge(model: Any, features: FloatArray, codes: IntArray) -> _Linear | None:
     coefficients = np.atleast_2d(model.coef_)
-    weight = getattr(model, "class_weight", None)
-    if isinstance(weight, dict) or not model.fit_intercept:
-        return None
     decision = features @ coefficients.T + model.intercept_
     places = np.arange(2, 3) - 1 if len(coefficients) == 1 else np.arange(len(coefficients))
     targets = np.where(codes[:, None] == places, 1.0, -1.0)
-    weights = class_weights(weight, np.unique(codes), np.bincount(codes).astype(np.float64))[codes]
+    weights = _weigh_records(model, codes)
     return _Linear(
         weights[:, None] * (decision - targets),
         getattr(model, "alpha_", getattr(model, "alpha", 0.0)) * coefficients,
-        np.zeros(1),
+        np.zeros(1) if model.fit_intercept else None,
         np.ones(features.shape[1], bool),
         weights,
+        "squares",
+    )
+
+
+def _read_regression(model: Any, features: FloatArray, targets: FloatArray) -> _Linear | None:
+    """Read least squares and ridge of one target."""
+    if not model.fit_intercept or targets.ndim != 1 or np.size(model.coef_) != features.shape[1]:
+        return None
+    coefficients = np.reshape(model.coef_, (1, -1))
+    decision = features @ coefficients.T + np.ravel(model.intercept_)
+    penalty = np.ravel(getattr(model, "alpha_", getattr(model, "alpha", 0.0)))[0]
+    return _Linear(
+        decision - targets[:, None],
+        penalty * coefficients,
+        np.zeros(1),
+        np.ones(features.shape[1], bool),
+        np.ones(targets.size),
+        "squares",
     )
 
 
 def _read_svc(model: Any, features: FloatArray, codes: IntArray) -> _Linear | None:
-    if model.loss != "squared_hinge" or model.penalty != "l2" or model.class_weight is not None:
-        return None
-    if model.multi_class != "ovr" or not model.fit_intercept:
+    if model.loss != "squared_hinge" or model.penalty != "l2" or model.multi_class != "ovr":
         return None
     decision = features @ model.coef_.T + model.intercept_
     places = np.arange(2, 3) - 1 if len(model.coef_) == 1 else np.arange(len(model.coef_))
     sides = np.where(codes[:, None] == places, 1.0, -1.0)
+    weights = 2 * model.C * _weigh_records(model, codes)
     return _Linear(
-        -2 * model.C * sides * np.maximum(0.0, 1 - sides * decision),
+        -weights[:, None] * sides * np.maximum(0.0, 1 - sides * decision),
         model.coef_,
         _find_intercept_penalty(model),
         np.ones(features.shape[1], bool),
-        np.full(codes.size, model.C),
+        weights,
+        "squares",
     )
 
 
-_READERS: dict[str, Callable[[Any, FloatArray, IntArray], _Linear | None]] = {
+_READERS: dict[str, Callable[[Any, FloatArray, Any], _Linear | None]] = {
+    "sklearn.LinearRegression": _read_regression,
+    "sklearn.Ridge": _read_regression,
+    "sklearn.RidgeCV": _read_regression,
     "sklearn.LogisticRegression": _read_logistic,
     "sklearn.LogisticRegressionCV": _read_logistic,
     "sklearn.RidgeClassifier": _read_ridge,

@@ -11,6 +11,7 @@ import numpy as np
 
 from epsilometer import _validate
 from epsilometer.audits.classifier.model_file import Leak
+from epsilometer.audits.classifier.threats.threat import Threat, limit_threats
 from epsilometer.core.findings import MembershipFinding, Outcome, RuleFinding
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import clusters, membership
@@ -44,6 +45,30 @@ class PdtpAtMost:
         >>> import epsilometer as em
         >>> em.rules.PdtpAtMost(share=0.01)
         PdtpAtMost(limit=1.0, share=0.01)
+    """
+
+    limit: float = 1.0
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.at_least(0, limit=self.limit)
+        _validate.probability(share=self.share)
+
+
+@dataclass(frozen=True)
+class ChangeAtMost:
+    """No record's leaving changes the prediction at it by more than ``limit`` units.
+
+    The unit is the noise of answers, or their rounding, or the model's usual error.
+
+    Attributes:
+        limit: In units.
+        share: Share of records that may nevertheless be above it.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.rules.ChangeAtMost(0.5)
+        ChangeAtMost(limit=0.5, share=0.0)
     """
 
     limit: float = 1.0
@@ -96,6 +121,26 @@ class CaughtAtMost:
 
 
 @dataclass(frozen=True)
+class GainAtMost:
+    """No threat beside membership gains more than ``limit``.
+
+    Attributes:
+        limit: Of guesses about hidden attributes, and of ranges, over what is known of people who
+            are not in the data; of structure, the share of records that are singled out.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.rules.GainAtMost(0.05)
+        GainAtMost(limit=0.05)
+    """
+
+    limit: float = 0.1
+
+    def __post_init__(self) -> None:
+        _validate.probability(limit=self.limit)
+
+
+@dataclass(frozen=True)
 class NoRecordInFile:
     """No record can be read out of the model's file, or computed from it and all others.
 
@@ -112,7 +157,9 @@ class NoRecordInFile:
     statistics: bool = False
 
 
-ReleaseRule: TypeAlias = PdtpAtMost | AdvantageAtMost | CaughtAtMost | NoRecordInFile
+ReleaseRule: TypeAlias = (
+    GainAtMost | PdtpAtMost | ChangeAtMost | AdvantageAtMost | CaughtAtMost | NoRecordInFile
+)
 RULES: tuple[ReleaseRule, ...] = (
     NoRecordInFile(),
     PdtpAtMost(),
@@ -149,6 +196,7 @@ class Measured:
         attacks: What each attack said.
         mismatch: Why attacks may be weaker than they look; empty where nothing is known.
         leaks: What the model's file tells of single records; None where it was not searched.
+        threats: Beside membership, that were measured.
     """
 
     risk: FloatArray | None
@@ -159,6 +207,7 @@ class Measured:
     mismatch: str = ""
     leaks: Sequence[Leak] | None = None
     screened: BoolArray | None = None
+    threats: Sequence[Threat] = ()
 
 
 def share_exposed(
@@ -195,12 +244,17 @@ def apply_rules(
     """
     if not rules:
         raise InvalidArgument("Expected at least one rule in rules, got none.")
-    each = 1 - (1 - confidence) / max(_count_statements(measured, rules), 1)
+    each = share_confidence(measured, rules, confidence)
     fpr = next((rule.fpr for rule in rules if isinstance(rule, CaughtAtMost)), 0.01)
     findings = tuple(
         measure_attack(attack, fpr=fpr, confidence=each) for attack in measured.attacks
     )
     return tuple(_apply_rule(rule, measured, findings, each) for rule in rules), findings
+
+
+def share_confidence(measured: Measured, rules: Sequence[ReleaseRule], confidence: float) -> float:
+    """Return the confidence of each statement, so that all of them hold together."""
+    return 1 - (1 - confidence) / max(_count_statements(measured, rules), 1)
 
 
 def measure_width(
@@ -263,7 +317,12 @@ def _count_statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
     """Return how many statements rest on samples, and so share the confidence."""
     risk = measured.risk
     sampled = risk is not None and (risk.size < measured.of or measured.floor is not None)
-    sizes = {PdtpAtMost: int(sampled), NoRecordInFile: 0}
+    sizes: dict[type, int] = {
+        PdtpAtMost: int(sampled),
+        ChangeAtMost: int(sampled),
+        NoRecordInFile: 0,
+    }
+    sizes[GainAtMost] = sum(threat.is_sampled and threat.decides for threat in measured.threats)
     return sum(sizes.get(type(rule), len(measured.attacks)) for rule in rules)
 
 
@@ -273,7 +332,9 @@ def _apply_rule(
     match rule:
         case NoRecordInFile():
             return _limit_file(rule, measured)
-        case PdtpAtMost():
+        case GainAtMost():
+            return limit_threats(measured.threats, rule.limit, confidence=confidence)
+        case PdtpAtMost() | ChangeAtMost():
             return _limit_risk(rule, measured, confidence)
         case AdvantageAtMost(limit):
             name = f"no attack's TPR − FPR above {limit:g}"
@@ -402,8 +463,11 @@ def _follow_trend(found: RuleFinding, attacks: Sequence[MembershipFinding]) -> R
     return msgspec.structs.replace(found, finding=f"{why}.")
 
 
-def _limit_risk(rule: PdtpAtMost, measured: Measured, confidence: float) -> RuleFinding:
-    name = f"PDTP at most {rule.limit:g}"
+def _limit_risk(
+    rule: PdtpAtMost | ChangeAtMost, measured: Measured, confidence: float
+) -> RuleFinding:
+    what = "PDTP" if isinstance(rule, PdtpAtMost) else "change of prediction"
+    name = f"{what} at most {rule.limit:g}"
     if rule.share:
         name += f" for all but {rule.share:.3g} of records"
     risk, whole = measured.risk, False
@@ -423,17 +487,18 @@ def _limit_risk(rule: PdtpAtMost, measured: Measured, confidence: float) -> Rule
 
 
 def _compare_share(
-    rule: PdtpAtMost, measured: Measured, risk: FloatArray, confidence: float
+    rule: PdtpAtMost | ChangeAtMost, measured: Measured, risk: FloatArray, confidence: float
 ) -> tuple[Outcome, str, Limited]:
     """Decide by the share of records above the limit, beyond what refits alone put there."""
     above = int(np.sum(risk > rule.limit))
     counted = f"{above:,} of {risk.size:,} measured records are above {rule.limit:g}"
     largest = float(risk.max())
     found = f"{counted}; the largest has {'∞' if np.isinf(largest) else f'{largest:.3g}'}."
-    plain = (
-        f"For {above:,} of {risk.size:,} people the model answers otherwise without them: a "
-        f"probability changes more than {math.exp(rule.limit):.3g}-fold."
-    )
+    plain = f"For {above:,} of {risk.size:,} people the model answers otherwise without them: "
+    if isinstance(rule, PdtpAtMost):
+        plain += f"a probability changes more than {math.exp(rule.limit):.3g}-fold."
+    else:
+        plain += f"its number changes by more than {rule.limit:g} units."
     share = share_exposed(risk > rule.limit, measured.screened, measured.of, confidence=confidence)
     known = risk.size == measured.of or measured.drawn
     if not known:  # of the others nothing is known at all
@@ -458,7 +523,10 @@ def _compare_share(
 
 
 def _test_floor(
-    rule: PdtpAtMost, risk: FloatArray, floor: FloatArray | None, confidence: float
+    rule: PdtpAtMost | ChangeAtMost,
+    risk: FloatArray,
+    floor: FloatArray | None,
+    confidence: float,
 ) -> tuple[bool, str]:
     """Test whether records are above the limit for another reason than random training.
 

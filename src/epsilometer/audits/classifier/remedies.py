@@ -73,7 +73,7 @@ def list_remedies(subject: Classifier, riskiest: IntArray, *, exposed: int) -> I
         subject, groups=None, record_names=None, variation=0, removal=0, remedies=0, records=None
     )
     for action, changed in _show_less(plain):
-        yield Remedy(action=action, subject=changed, retrains=False, watched=riskiest[:0])
+        yield Remedy(action=action, subject=changed, retrains=False, watched=riskiest[:_WATCHED])
     if subject.target is not None:
         return
     for action, changed in _drop_columns(plain):

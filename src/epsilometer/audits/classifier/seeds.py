@@ -13,6 +13,7 @@ from epsilometer.audits.classifier.attacks.shadows import FLOOR
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _SURE = 0.05  # share of spreads that are overstated
+_TAIL = 1.5  # times the shortest range of half of the seeds: more is the spread of a few alone
 
 
 def take_odds(logs: FloatArray, codes: IntArray) -> FloatArray:
@@ -39,7 +40,8 @@ def take_odds(logs: FloatArray, codes: IntArray) -> FloatArray:
 def measure_spread(odds: FloatArray, shift: FloatArray) -> FloatArray:
     """Return standard deviations over seeds at their lower limits for normal log-odds.
 
-    They are 0 where seeds leave gaps that a record crosses.
+    They are 0 where seeds leave gaps that a record crosses, and bounded by the shortest range of
+    half of the seeds: noise in one training of four hides nothing in the others.
 
     Args:
         odds: Log-odds of models of other seeds, ``(seeds, records, classes − 1)``.
@@ -48,7 +50,9 @@ def measure_spread(odds: FloatArray, shift: FloatArray) -> FloatArray:
     free = len(odds) - 1
     # Of so many normal values, 95 % of standard deviations are below this times the true one
     highest = np.sqrt(special.chdtri(free, _SURE) / free)
-    spread = odds.std(axis=0, ddof=1) / highest
+    order, half = np.sort(odds, axis=0), len(odds) // 2
+    shortest = (order[half - 1 :] - order[: len(odds) - half + 1]).min(axis=0)
+    spread = np.minimum(odds.std(axis=0, ddof=1) / highest, _TAIL * shortest)
     return np.where(find_gaps(odds, shift)[:, None], 0.0, spread)
 
 

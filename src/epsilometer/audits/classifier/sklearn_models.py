@@ -329,7 +329,7 @@ def unwrap_pipeline(
     whole = Unwrapped(estimator=estimator, features=X, transform=lambda queries: queries)
     if identify(estimator) != "sklearn.Pipeline":
         return whole
-    learning = [step for step in _list_steps(estimator)[:-1] if not _is_stateless(step, X)]
+    learning = [step for step in _list_steps(estimator)[:-1] if not is_stateless(step, X)]
     if learning and preprocessing == "refit":
         return whole
     features, transform = X, whole.transform
@@ -354,7 +354,7 @@ def _list_steps(pipeline: Any) -> list[Any]:
     return [*(step for _, step in before if step is not None and step != "passthrough"), last]
 
 
-def _is_stateless(step: Any, X: Any) -> bool:  # noqa: N803
+def is_stateless(step: Any, X: Any) -> bool:  # noqa: N803
     """Tell whether a step treats each record by itself, whatever it was fitted to."""
     match identify(step):
         case "sklearn.ColumnTransformer":

@@ -11,10 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from epsilometer import _validate
 from epsilometer.audits.classifier.attacks.evaluation import DELTA
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
-from epsilometer.audits.classifier.leave_one_out.families import family_of
+from epsilometer.audits.classifier.kinds import check_kind
+from epsilometer.audits.classifier.leave_one_out.families import Family, family_of, find_scaled
 from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
 from epsilometer.audits.classifier.release import (
     RULES,
+    GainAtMost,
     NoRecordInFile,
     PdtpAtMost,
     ReleaseRule,
@@ -26,6 +28,8 @@ from epsilometer.audits.classifier.sklearn_models import (
     read_labels,
     unwrap_pipeline,
 )
+from epsilometer.audits.classifier.threats.measuring import check_threats
+from epsilometer.audits.classifier.threats.threat import USAGE
 from epsilometer.core.settings import DATA, NAMED_DATA
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
@@ -37,6 +41,11 @@ _STEPS = 25  # measurements of a removal plan
 MOST_BYTES = 4 << 30  # of predictions of shadows
 _LEAST_RECORDS = 320  # of which an eighth is enough to train on
 _MOST_RECORDS = 20_000  # beyond which no removal plan is made unless asked
+# What is done unasked must take minutes on tables of any size.
+_REFITTED = 2_000_000  # rows of all models that are fitted without a record
+_COMPARED = 400_000_000  # rows of all that are computed, where each is computed from all others
+_FEWEST = 40  # records that are left out, however many there are
+_REMEDIES = ((5_000, 9), (20_000, 2))  # up to so many records, so many remedies
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +71,11 @@ class Classifier:
             ``decimals``. ``"labels"``: the predicted class alone.
         model_file: The file that is to be published, if there is one already: pickle, joblib,
             skops, ONNX. Its bytes are searched; it is never loaded.
-        records: Which are left out one by one: row numbers, None for all, ``"sample:500"`` for 500
+        records: Which are left out one by one: row numbers, ``"all"``, ``"sample:500"`` for 500
             by chance, or ``"screen:500"`` for 250 that models of halves of the records point at
-            and 250 by chance from the others.
+            and 250 by chance from the others. None: all of small tables; of larger ones so many,
+            by a screen, that their number times that of the records is 2 million (400 million for
+            logistic regression and nearest neighbours; all, for other exact families).
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
             (``"refit"``), or held as fitted to all (``"fixed"``).
         patience: Seconds that refits may take; more is refused before it begins.
@@ -74,13 +85,17 @@ class Classifier:
             attacked until they are no wider, or until more models no longer narrow them.
         skip_trend: Attack no models of a quarter and an eighth of the records, whose trend says
             what a model of all records would show.
+        threats: Beside membership: ``attribute:COLUMN`` guesses a hidden column, ``range`` tells
+            whether anybody alike was in, ``structure`` counts records whose answer or leaf few
+            share, ``usage`` tells which share of a dataset was used. None are measured unasked.
         groups: Column → group of each record, to see whether some are more at risk.
         rules: By which it is judged; ``RULES`` by default, without attacks only the first.
         decimals: With how many decimals an API shows probabilities; None: all.
         removal: Measurements of the plan to drop records; None: 25 where records can be left out
             without fitting again, else none.
         remedies: How many remedies that need new models are carried out and measured, at most,
-            where some rule does not pass; each costs as much as the attacks. 0: none.
+            where some rule does not pass; each costs as much as the attacks. 0: none. None: 9; 2 of
+            more than 5,000 records; none of more than 20,000.
         variation: Models trained on all records with other seeds, to see how much predictions
             vary anyway; 0: none.
         feature_names: Of the columns of X.
@@ -121,11 +136,12 @@ class Classifier:
     shadows: int = 32
     precision: float | None = None
     skip_trend: bool = False
+    threats: Sequence[str] = ()
     groups: Mapping[str, ArrayLike] | None = field(default=None, metadata=DATA)
     rules: Sequence[ReleaseRule] | ReleaseRule | None = None
     decimals: int | None = None
     removal: int | None = None
-    remedies: int = 9
+    remedies: int | None = None
     variation: int = 0
     feature_names: Sequence[str] | None = field(default=None, metadata=DATA)
     categorical: ArrayLike | None = field(default=None, metadata=DATA)
@@ -142,6 +158,7 @@ class Classifier:
                 "Expected an estimator with fit and predict_proba, got "
                 f"{type(self.estimator).__name__}."
             )
+        check_kind(self.estimator, "classifier")
         check_choice(Preprocessing, preprocessing=self.preprocessing)
         self._check_publishing()
         self._check_lists()
@@ -149,7 +166,7 @@ class Classifier:
         _validate.whole(4, shadows=self.shadows)
         _validate.positive(precision=1.0 if self.precision is None else self.precision)
         _validate.whole(0, variation=self.variation, removal=self.removal or 0)
-        _validate.whole(0, remedies=self.remedies)
+        _validate.whole(0, remedies=self.remedies or 0)
         _validate.whole(1, decimals=1 if self.decimals is None else self.decimals)
         if self.variation == 1:
             raise InvalidArgument("Expected variation of at least 2 models, or 0 for none, got 1.")
@@ -173,6 +190,9 @@ class Classifier:
     def _check_lists(self) -> None:
         if isinstance(self.rules, ReleaseRule):
             object.__setattr__(self, "rules", (self.rules,))
+        if isinstance(self.threats, str):
+            object.__setattr__(self, "threats", (self.threats,))
+        check_threats(self.threats)
         for name in ("attacks", "rules"):
             if not isinstance(getattr(self, name), (str, list, tuple, type(None))):
                 raise InvalidArgument(
@@ -203,7 +223,8 @@ class Classifier:
         if isinstance(self.rules, Sequence):
             return tuple(self.rules)
         measured = {NoRecordInFile: self.published_as == "file", PdtpAtMost: True}
-        return tuple(r for r in RULES if measured.get(type(r), bool(self.attack_names)))
+        usual = tuple(r for r in RULES if measured.get(type(r), bool(self.attack_names)))
+        return (*usual, GainAtMost()) if set(self.threats) - {USAGE} else usual
 
     @property
     def shown(self) -> int | None:
@@ -231,6 +252,8 @@ class ClassifierTask:
         groups: Column → group of each record.
         target: ln p of a model that is there already, and who was in it; None: models of the pool.
         content: Bytes of the model's file, if there is one.
+        records: Which are left out: row numbers, a number of them by a screen, or None for all.
+        remedies: How many remedies that need new models are carried out, at most.
         removal: Measurements of the removal plan; 0: there is none.
         confidence: Of the verdict.
         delta: δ of the bounds beside attacks.
@@ -255,12 +278,14 @@ class ClassifierTask:
         self.categorical: BoolArray | None = None
         if subject.categorical is not None:
             self.categorical = np.asarray(subject.categorical, bool)
-        self.groups = _read_groups(subject.groups, self.codes.size)
+        self.groups = read_groups(subject.groups, self.codes.size)
         self.target: tuple[FloatArray, BoolArray] | None = None
         if subject.target is not None:
             log_proba, member = subject.target
             self.target = np.asarray(log_proba, np.float64), np.asarray(member, bool)
-        self.content = None if subject.model_file is None else _read_file(subject.model_file)
+        self.content = None if subject.model_file is None else read_model_file(subject.model_file)
+        self.records = _choose_usual(subject, self.codes.size)
+        self.remedies = _count_remedies(subject, self.codes.size)
         self.removal = _count_measurements(subject, self.codes.size)
         self.confidence, self.seed = request.confidence, request.seed
         self.delta = DELTA if request.delta is None else request.delta
@@ -280,13 +305,14 @@ class ClassifierTask:
     def parts(self) -> tuple[str, ...]:
         """The parts of the work, in order."""
         wanted = {
+            "attacks": bool(self.subject.attack_names),  # whose models are a screen of records
             "leave-one-out": True,
-            "attacks": bool(self.subject.attack_names),
             "sizes": self._can_extrapolate,
             "file": any(isinstance(rule, NoRecordInFile) for rule in self.subject.deciding_rules),
+            "threats": bool(self.subject.threats),
             "removal": self.removal > 0,
             "variation": self.subject.variation > 0,
-            "remedies": bool(self.subject.attack_names) and self.subject.remedies > 0,
+            "remedies": bool(self.subject.attack_names) and self.subject.remedies != 0,
         }
         return tuple(part for part, needed in wanted.items() if needed)
 
@@ -296,7 +322,8 @@ def count_bytes(classes: int, records: int, models: int) -> int:
     return 4 * classes * records * models
 
 
-def _read_file(path: Any) -> bytes:
+def read_model_file(path: Any) -> bytes:
+    """Return the bytes of the model's file."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -331,7 +358,8 @@ def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
             )
 
 
-def _read_groups(groups: Mapping[str, ArrayLike] | None, n: int) -> dict[str, NDArray[np.str_]]:
+def read_groups(groups: Mapping[str, ArrayLike] | None, n: int) -> dict[str, NDArray[np.str_]]:
+    """Return the groups of all records by their columns, as texts."""
     arrays = {name: np.asarray(values).astype(np.str_) for name, values in (groups or {}).items()}
     for column, array in arrays.items():
         if array.shape != (n,):
@@ -342,19 +370,56 @@ def _read_groups(groups: Mapping[str, ArrayLike] | None, n: int) -> dict[str, ND
     return arrays
 
 
+def _choose_usual(subject: Classifier, n: int) -> Any:
+    """Return which records are left out; unasked, as many as take minutes."""
+    records = subject.records
+    if records is None:
+        family = find_family(subject)
+        rows = _REFITTED if family is None else _COMPARED if family.compares_all else n * n
+        size = max(_FEWEST, rows // n)
+        return None if size >= n else f"screen:{size}"
+    if isinstance(records, str):
+        return None if records == "all" else records
+    return np.asarray(records)
+
+
+def _count_remedies(subject: Classifier, n: int) -> int:
+    if subject.remedies is not None:
+        return subject.remedies
+    return next((count for most, count in _REMEDIES if n <= most), 0)
+
+
 def _count_measurements(subject: Classifier, n: int) -> int:
     """Return how often a removal plan measures; unasked, only where that needs no refits."""
     if subject.removal is not None:
         return subject.removal
-    if n > _MOST_RECORDS or subject.records is not None:
+    if n > _MOST_RECORDS or not (subject.records is None or isinstance(subject.records, str)):
         return 0
-    return _STEPS if leaves_exactly(subject) else 0
+    if isinstance(subject.records, str) and subject.records != "all":
+        return 0
+    return _STEPS if _find_plain_family(subject) is not None else 0
 
 
 def leaves_exactly(subject: Classifier) -> bool:
     """Tell whether records can be left out without fitting again."""
+    return find_family(subject) is not None
+
+
+def find_family(subject: Classifier) -> Family | None:
+    """Return the family by which records are left out; None where models are fitted again."""
+    plain = _find_plain_family(subject)
+    if plain is not None or subject.preprocessing != "refit":
+        return plain
+    scaled = find_scaled(subject.estimator, subject.X, subject.y)
+    return None if scaled is None else scaled[0]
+
+
+def _find_plain_family(subject: Classifier) -> Family | None:
+    """Return the family where no preprocessing changes with a record."""
     inner = unwrap_pipeline(
         subject.estimator, subject.X, subject.y, preprocessing=subject.preprocessing
     )
     family = family_of(inner.estimator)
-    return family is not None and not family.refuses(inner.estimator, inner.features, subject.y)
+    if family is None or family.refuses(inner.estimator, inner.features, subject.y):
+        return None
+    return family

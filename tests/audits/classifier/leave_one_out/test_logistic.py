@@ -109,9 +109,9 @@ def test_records_that_move_the_model_far_have_their_own_steps(
     taken = []
     alone = logistic._Problem.without
 
-    def counted(problem: Any, record: int) -> Any:
+    def counted(problem: Any, record: int, penalty: Any) -> Any:
         taken.append(record)
-        return alone(problem, record)
+        return alone(problem, record, penalty)
 
     monkeypatch.setattr(logistic._Problem, "without", counted)
     own = FAMILY.fit(solved(C=1e4), IRIS, SPECIES).own(np.arange(150))
@@ -131,7 +131,7 @@ def test_gradient_without_the_record_vanishes(seed: int, classes: int, cost: flo
     y = np.concatenate([np.arange(2 * classes) % classes, rng.integers(classes, size=n)])[:n]
     record = int(rng.integers(n))
     start = FAMILY.fit(LogisticRegression(C=cost), X, y)._all
-    at = start.without(np.array([record]))
+    at = start.without(np.array([record]), start.problem.penalty[None])
     slope = start.problem.gradients(at, np.array([record]))
     size = cost * np.abs(start.problem.design).sum(axis=0).max()
     assert np.abs(slope).max() <= 1e-12 * max(1.0, size)

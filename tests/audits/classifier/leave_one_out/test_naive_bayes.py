@@ -176,8 +176,15 @@ def test_planted_mistakes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
             agrees_with_refits(estimator, X, y, np.arange(3, len(y), 7))
 
     with monkeypatch.context() as patch:  # the smoothing stays as of all records
+        smooth = GaussianModel._smooth
         patch.setattr(
-            GaussianModel, "_epsilon_without", lambda self, X: np.full(len(X), self._epsilon)
+            GaussianModel,
+            "_smooth",
+            lambda self, found, records: (
+                smooth(self, found, None)
+                if records is None
+                else np.tile(self._epsilon, (len(records), 1))
+            ),
         )
         noticed(GaussianNB(var_smoothing=1e-3), X, y)
     with monkeypatch.context() as patch:  # the prior stays as of all records

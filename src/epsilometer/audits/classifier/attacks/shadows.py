@@ -7,6 +7,7 @@ models, however many are added later, and attacks that need pairs find them.
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -317,13 +318,9 @@ def shadow_pool(
         draw=draw,
         keep=keep,
         seed=seed,
+        records=n,
     )
-    home = None if directory is None else Path(directory)
-    found = [
-        arrays
-        for block in _list_blocks(home, models)
-        for arrays in _train_block(training, *block, home, engine=engine or Local(), listen=listen)
-    ][:models]
+    found = train_halves(training, models, directory, engine=engine, listen=listen)
     accuracy = np.stack([arrays["accuracy"] for arrays in found])
     return ShadowPool(
         log_proba=np.stack([arrays["log_proba"] for arrays in found]),
@@ -338,43 +335,79 @@ def shadow_pool(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Training:
-    """How any shadow model is made: a pure function of its number.
+class Halves(ABC):
+    """Models of about half of the records each: a pure function of their numbers.
 
     Attributes:
-        fit: ``fit(X, y, seed)`` trains, and returns what predicts ln p.
-        features: Of all records.
-        labels: Places of their labels among the classes.
-        classes: How many.
-        draw: Who is in a model.
-        keep: What is kept of predictions.
+        records: How many there are.
         seed: Of all models.
+        draw: Who is in a model.
         first: Number of the model that is unit 0.
     """
 
-    fit: Fit
-    features: Any
-    labels: IntArray
-    classes: int
-    draw: Draw
-    keep: Keep
+    records: int
     seed: int
+    draw: Draw = "coins"
     first: int = 0
 
     def members(self, model: int) -> BoolArray:
         """Return who is in a model; the two of a pair share all records between them."""
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(0, model // 2)))
-        n = self.labels.size
+        n = self.records
         coins = rng.random(n) < 0.5 if self.draw == "coins" else rng.permutation(n) < n // 2
         return coins if model % 2 == 0 else ~coins
 
     def unit(self, index: int) -> Arrays:
         """Train one model."""
         model = self.first + index
-        member = self.members(model)
-        rows = np.flatnonzero(member)
         sequence = np.random.SeedSequence(self.seed, spawn_key=(1, model))
-        seed = int(sequence.generate_state(1)[0])
+        return self.train(self.members(model), int(sequence.generate_state(1)[0]))
+
+    @abstractmethod
+    def train(self, member: BoolArray, seed: int) -> Arrays:
+        """Train on members; return what the model says of all records."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what else determines models, as a plan holds it."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a hash of the records, and of how models are trained."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Training(Halves):
+    """How any shadow model of a classifier is made.
+
+    Attributes:
+        fit: ``fit(X, y, seed)`` trains, and returns what predicts ln p.
+        features: Of all records.
+        labels: Places of their labels among the classes.
+        classes: How many.
+        keep: What is kept of predictions.
+    """
+
+    fit: Fit
+    features: Any
+    labels: IntArray
+    classes: int
+    keep: Keep
+
+    def describe(self) -> dict[str, Any]:
+        """Return how models are trained, and what is kept."""
+        return {"fit": name_of(self.fit), "keep": self.keep}
+
+    def fingerprint(self) -> str:
+        """Return a hash of the records, and of how models are trained."""
+        features = self.features
+        if hasattr(features, "iloc"):  # a table: by its columns, whatever it keeps beside them
+            features = {str(name): np.asarray(features[name]) for name in features.columns}
+        return fingerprint([self.fit, features, self.labels])
+
+    def train(self, member: BoolArray, seed: int) -> Arrays:
+        """Train one model, and ask it about all records."""
+        rows = np.flatnonzero(member)
         predict = self.fit(take_rows(self.features, rows), self.labels[rows], seed)
         log_proba = np.asarray(predict(self.features), np.float64)
         if log_proba.shape != (self.labels.size, self.classes):
@@ -436,8 +469,25 @@ def count_side(pool: ShadowPool, *, inside: bool) -> IntArray:
     return np.asarray(counts, np.int64)
 
 
+def train_halves(
+    training: Halves,
+    models: int,
+    directory: Path | str | None = None,
+    *,
+    engine: Engine | None = None,
+    listen: Sequence[Listener] = (),
+) -> list[Arrays]:
+    """Train so many models, those that a directory has already aside; return what each said."""
+    home = None if directory is None else Path(directory)
+    return [
+        arrays
+        for block in _list_blocks(home, models)
+        for arrays in _train_block(training, *block, home, engine=engine or Local(), listen=listen)
+    ][:models]
+
+
 def _train_block(
-    training: Training,
+    training: Halves,
     first: int,
     last: int,
     directory: Path | None,
@@ -449,15 +499,10 @@ def _train_block(
     block = replace(training, first=first)
     plan = Plan(
         audit="shadow_pool",
-        parameters={
-            "fit": name_of(training.fit),
-            "draw": training.draw,
-            "keep": training.keep,
-            "first": first,
-        },
+        parameters={**training.describe(), "draw": training.draw, "first": first},
         units=last - first,
         seed=training.seed,
-        inputs={} if directory is None else {"training": _fingerprint_training(training)},
+        inputs={} if directory is None else {"training": training.fingerprint()},
     )
     home = None if directory is None else directory / f"models-{first:05d}-{last - 1:05d}"
     try:
@@ -484,13 +529,6 @@ def _list_blocks(directory: Path | None, models: int) -> list[tuple[int, int]]:
             wanted.append((first, last))
             end = last
     return wanted if end >= models else [*wanted, (end, models)]
-
-
-def _fingerprint_training(training: Training) -> str:
-    features = training.features
-    if hasattr(features, "iloc"):  # a table: by its columns, whatever it keeps beside them
-        features = {str(name): np.asarray(features[name]) for name in features.columns}
-    return fingerprint([training.fit, features, training.labels])
 
 
 def _read_members(member: ArrayLike) -> BoolArray:

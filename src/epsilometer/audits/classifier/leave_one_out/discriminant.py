@@ -305,5 +305,21 @@ def _log_softmax(scores: FloatArray) -> FloatArray:
     return result
 
 
-LINEAR = Family("linear discriminant analysis", LinearModel, _refuse_linear)
-QUADRATIC = Family("quadratic discriminant analysis", QuadraticModel, _refuse_quadratic)
+def _fit_scaled(model: Any) -> Any:
+    """Return how to fit behind scaling, which changes no probability: the metric undoes it."""
+    return lambda estimator, peeled, y: model(estimator, peeled.features, y)
+
+
+LINEAR = Family(
+    "linear discriminant analysis",
+    LinearModel,
+    _refuse_linear,
+    fit_scaled=_fit_scaled(LinearModel),
+)
+QUADRATIC = Family(
+    "quadratic discriminant analysis",
+    QuadraticModel,
+    _refuse_quadratic,
+    fit_scaled=_fit_scaled(QuadraticModel),
+    refuses_scaled=lambda estimator, peeled: bool(estimator.reg_param),
+)

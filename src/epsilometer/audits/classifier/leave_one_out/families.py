@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from epsilometer.audits.classifier.leave_one_out.scaling import Peeled, peel_scaling
 from epsilometer.audits.classifier.sklearn_models import identify, read_labels, read_matrix
 from epsilometer.core.registry import Registry
 from epsilometer.errors import InvalidArgument
@@ -120,11 +121,19 @@ class Family:
             not changed.
         refuses: ``refuses(estimator, X, y)`` says why these parameters or data have to be
             refitted; None where they need not.
+        compares_all: Whether leaving one record out takes a look at all others.
+        fit_scaled: ``fit_scaled(estimator, peeled, y)`` fits it behind preprocessing, which changes
+            with each record (``scaling.peel_scaling``); None where that is not known.
+        refuses_scaled: ``refuses_scaled(estimator, peeled)`` tells whether it has to be refitted
+            there.
     """
 
     name: str
     fit: Callable[[Any, Any, Any], Removable]
     refuses: Callable[[Any, Any, Any], str | None] = _refuse_nothing
+    compares_all: bool = False
+    fit_scaled: Callable[[Any, Any, Any], Removable] | None = None
+    refuses_scaled: Callable[[Any, Any], bool] = lambda estimator, peeled: False
 
 
 _HERE = __name__.rpartition(".")[0]
@@ -157,6 +166,30 @@ def family_of(estimator: Any) -> Family | None:
         'Gaussian naive Bayes'
     """
     return FAMILIES.get(identify(estimator))
+
+
+def find_scaled(estimator: Any, X: Any, y: Any) -> tuple[Family, Peeled] | None:  # noqa: N803
+    """Return the family at the end of a pipeline, where records leave its preprocessing exactly.
+
+    Example:
+        >>> from sklearn.naive_bayes import GaussianNB
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from sklearn.preprocessing import StandardScaler
+        >>> pipeline = make_pipeline(StandardScaler(), GaussianNB())
+        >>> X, y = np.arange(12.0).reshape(6, 2) ** 2, [0, 1, 0, 1, 0, 1]
+        >>> find_scaled(pipeline, X, y)[0].name
+        'Gaussian naive Bayes'
+    """
+    steps = getattr(estimator, "steps", None)
+    family = family_of(steps[-1][1]) if isinstance(steps, list) and steps else None
+    if family is None or family.fit_scaled is None:
+        return None
+    peeled = peel_scaling(estimator, X)
+    if peeled is None or family.refuses_scaled(peeled.last, peeled):
+        return None
+    if family.refuses(peeled.last, peeled.scaled, y) is not None:
+        return None
+    return family, peeled
 
 
 def class_weights(setting: Any, classes: NDArray[Any], counts: FloatArray) -> FloatArray:

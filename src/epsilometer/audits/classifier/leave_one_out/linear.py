@@ -12,10 +12,12 @@ from epsilometer.audits.classifier.leave_one_out.families import (
     class_weights,
     refuse_weights,
 )
+from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
 from epsilometer.audits.classifier.sklearn_models import decision_logs, read_matrix
 from epsilometer.types import FloatArray, IntArray
 
 _MOST_FEATURES = 4000  # the square of it is factored
+_BLOCK = 1 << 22  # numbers of a working array
 _LEAST = 1e-8  # of 1 − leverage; below it the other records are fitted instead
 
 
@@ -68,10 +70,10 @@ class LeastSquares(Removable):
         """Return the queries with their intercept."""
         return self._add_intercept(super().read_queries(queries))
 
-    def _fit(self, counts: FloatArray) -> "_Fit":
+    def _fit(self, counts: FloatArray) -> "RidgeFit":
         weights = class_weights(self._class_weight, self.classes, counts)[self.codes]
         width = self.features.shape[1]
-        return _Fit(self._design, self._targets, weights, self._penalty, penalised=width)
+        return RidgeFit(self._design, self._targets, weights, self._penalty, penalised=width)
 
     def _to_logs(self, predicted: FloatArray, counts: FloatArray) -> FloatArray:
         present = np.flatnonzero(counts)
@@ -87,7 +89,44 @@ class LeastSquares(Removable):
         return np.column_stack([X - self._centre, np.ones(len(X))]) if self._intercept else X
 
 
-class _Fit:
+class ScaledLeastSquares(LeastSquares):
+    """The same behind scaling: without a record each column has another penalty.
+
+    The leverage no longer gives the answer: of each record the normal equations are solved.
+    """
+
+    def __init__(self, estimator: Any, peeled: Peeled, y: Any) -> None:
+        self._peeled = peeled
+        super().__init__(estimator, peeled.scaled, y)
+        self.block = max(1, _BLOCK // self._design.shape[1] ** 2)
+
+    def read_queries(self, queries: Any) -> FloatArray:
+        """Return the queries, scaled, with their intercept."""
+        return super().read_queries(self._peeled.scale(read_matrix(queries, name="queries")))
+
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return ln p without records of one class."""
+        counts, width = self.count_without(label), self.features.shape[1]
+        balanced = self._class_weight == "balanced"
+        weights = class_weights(
+            self._class_weight, self.classes, counts if balanced else self.counts
+        )[self.codes]
+        ratio = self._peeled.spread_without(records) / self._peeled.spread
+        weighed = weights[:, None] * self._design
+        gone, targets = self._design[records], self._targets[records]
+        own = weights[records, None, None] * gone[:, :, None]
+        normal = weighed.T @ self._design - own * gone[:, None, :]
+        diagonal = np.arange(width)
+        normal[:, diagonal, diagonal] += self._penalty * ratio**2
+        coefficients = np.linalg.solve(
+            normal, weighed.T @ self._targets - own * targets[:, None, :]
+        )
+        if at is not None:
+            return self._to_logs(at @ coefficients[0], counts)
+        return self._to_logs(np.einsum("bd,bdk->bk", gone, coefficients), counts)
+
+
+class RidgeFit:
     """Weighted ridge of several targets, in coordinates in which its normal matrix is 1."""
 
     def __init__(
@@ -173,4 +212,12 @@ def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
     return None
 
 
-RIDGE = Family("least squares", LeastSquares, _refuse)
+RIDGE = Family(
+    "least squares",
+    LeastSquares,
+    _refuse,
+    fit_scaled=ScaledLeastSquares,
+    refuses_scaled=lambda estimator, peeled: (
+        not estimator.fit_intercept or not getattr(estimator, "alpha", 0.0)
+    ),
+)

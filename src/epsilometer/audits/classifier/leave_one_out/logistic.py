@@ -14,6 +14,7 @@ from epsilometer.audits.classifier.leave_one_out.families import (
     class_weights,
     refuse_weights,
 )
+from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
 from epsilometer.audits.classifier.sklearn_models import read_matrix
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
@@ -74,7 +75,7 @@ class LogisticMinimiser(Removable):
         if self.counts[label] == 1:
             return self._remove_class(int(records[0]), design)
         start = self._start_class(label) if self._class_weight == "balanced" else self._all
-        coefficients = start.without(records)
+        coefficients = start.without(records, self.penalties_without(records))
         if at is not None:
             return start.problem.predict(at, coefficients[0])
         logits = np.einsum("bd,bdm->bm", design, coefficients)
@@ -83,6 +84,10 @@ class LogisticMinimiser(Removable):
     def read_queries(self, queries: Any) -> FloatArray:
         """Return the queries with their intercept."""
         return self._add_intercept(super().read_queries(queries))
+
+    def penalties_without(self, records: IntArray) -> FloatArray:
+        """Return the penalties of the coefficients without each of these records."""
+        return np.broadcast_to(self._penalty, (len(records), self._penalty.size))
 
     def _problem(self, counts: FloatArray) -> "_Problem":
         weights = self._cost * class_weights(self._class_weight, self.classes, counts)
@@ -110,6 +115,27 @@ class LogisticMinimiser(Removable):
         if not self._intercept:
             return X
         return np.column_stack([X, np.full(len(X), self._intercept)])
+
+
+class ScaledLogistic(LogisticMinimiser):
+    """The same behind scaling, which changes with each record.
+
+    In columns as they are scaled with all records, dividing one by another number is a change of
+    its coefficient's penalty; what is subtracted goes into the intercept.
+    """
+
+    def __init__(self, estimator: Any, peeled: Peeled, y: Any) -> None:
+        self._peeled = peeled
+        super().__init__(estimator, peeled.scaled, y)
+
+    def read_queries(self, queries: Any) -> FloatArray:
+        """Return the queries, scaled, with their intercept."""
+        return super().read_queries(self._peeled.scale(read_matrix(queries, name="queries")))
+
+    def penalties_without(self, records: IntArray) -> FloatArray:
+        """Return the penalties of coefficients of columns as they are scaled with all records."""
+        ratio = self._peeled.spread_without(records) / self._peeled.spread
+        return np.asarray(self._penalty * np.column_stack([ratio**2, np.ones(len(records))]))
 
 
 class _Problem:
@@ -144,7 +170,12 @@ class _Problem:
         penalty = 0.5 * float(self.penalty @ (coefficients**2).sum(axis=1))
         return penalty - float(self.weights @ own)
 
-    def gradients(self, coefficients: FloatArray, left_out: IntArray | None = None) -> FloatArray:
+    def gradients(
+        self,
+        coefficients: FloatArray,
+        left_out: IntArray | None = None,
+        penalties: FloatArray | None = None,
+    ) -> FloatArray:
         """Return gradients at ``(b, features, m)`` coefficients; each without a record if given."""
         b, d, m = coefficients.shape
         wide = coefficients if m == 1 else coefficients @ self.code.T
@@ -157,7 +188,8 @@ class _Problem:
         slopes = np.swapaxes(slopes.reshape(d, b, -1), 0, 1)
         if m > 1:
             slopes = slopes @ self.code
-        result: FloatArray = slopes + self.penalty[:, None] * coefficients
+        penalised = self.penalty if penalties is None else penalties
+        result: FloatArray = slopes + penalised[..., None] * coefficients
         return result
 
     def residuals(self, logits: FloatArray, records: IntArray) -> None:
@@ -182,11 +214,11 @@ class _Problem:
         logits[rows, :, codes] = 0.0
         logits[rows, :, codes] = -logits.sum(axis=2)
 
-    def without(self, record: int) -> "_Problem":
-        """Return the same problem with a record of weight 0."""
+    def without(self, record: int, penalty: FloatArray) -> "_Problem":
+        """Return the same problem with a record of weight 0, and this penalty."""
         weights = self.weights.copy()
         weights[record] = 0.0
-        return _Problem(self.design, self.codes, weights, self.penalty, len(self.code))
+        return _Problem(self.design, self.codes, weights, penalty, len(self.code))
 
     def curvatures(self, coefficients: FloatArray, records: IntArray) -> FloatArray:
         """Return each record's weight times second derivatives of its loss, ``(b, m, m)``."""
@@ -261,16 +293,18 @@ class _Start:
         self._factor = problem.factor(self.coefficients)
         self._scale = np.sqrt(problem.objective(self.coefficients))
 
-    def without(self, records: IntArray) -> FloatArray:
+    def without(self, records: IntArray, penalties: FloatArray) -> FloatArray:
         """Return coefficients without each of these records, ``(records, features, m)``."""
         problem = self.problem
         shared = _SharedStep(problem, self.coefficients, self._factor, records)
-        result = self.coefficients - shared.first()
+        result = self.coefficients - shared.first(
+            (penalties - problem.penalty)[:, :, None] * self.coefficients
+        )
         going = np.arange(len(records))
         best = np.full(len(records), np.inf)
         lost: list[int] = []
         memory = _Memory(shared)
-        gradients = problem.gradients(result, records)
+        gradients = problem.gradients(result, records, penalties)
         for _ in range(_SHARED_STEPS):
             steps = memory.step(gradients, going)
             squares = np.einsum("bdm,bdm->b", steps, gradients)
@@ -283,11 +317,12 @@ class _Start:
             if not going.size:
                 break
             result[going] -= steps
-            later = problem.gradients(result[going], records[going])
+            later = problem.gradients(result[going], records[going], penalties[going])
             memory.add(-steps, later - gradients[more], going)
             gradients = later
         for place in (*lost, *going):
-            result[place] = problem.without(int(records[place])).minimise(self.coefficients)
+            alone = problem.without(int(records[place]), penalties[place])
+            result[place] = alone.minimise(self.coefficients)
         return result
 
 
@@ -344,9 +379,10 @@ class _SharedStep:
         problem.residuals(own, records)
         self._own = own[:, 0] if m == 1 else own[:, 0] @ problem.code
 
-    def first(self) -> FloatArray:
-        """Return the step from the minimiser with all, where only the record's slope is left."""
-        return self.solve(-self._at[:, :, None] * self._own[:, None, :], np.arange(len(self._at)))
+    def first(self, more: FloatArray) -> FloatArray:
+        """Return the step from the minimiser with all: the record's slope is left, and ``more``."""
+        slopes = more - self._at[:, :, None] * self._own[:, None, :]
+        return self.solve(slopes, np.arange(len(self._at)))
 
     def solve(self, gradients: FloatArray, which: IntArray) -> FloatArray:
         """Return (H − x xᵀ ⊗ curvature)⁻¹ times the gradients of some of the records."""
@@ -390,4 +426,16 @@ def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-LOGISTIC = Family("logistic regression", LogisticMinimiser, _refuse)
+def _refuse_scaled(estimator: Any, peeled: Peeled) -> bool:
+    """Tell whether what scaling subtracts is penalised: by liblinear, or without an intercept."""
+    return estimator.solver == "liblinear" or not estimator.fit_intercept
+
+
+LOGISTIC = Family(
+    "logistic regression",
+    LogisticMinimiser,
+    _refuse,
+    compares_all=True,
+    fit_scaled=ScaledLogistic,
+    refuses_scaled=_refuse_scaled,
+)

@@ -12,6 +12,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable, check_width
+from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
 from epsilometer.audits.classifier.sklearn_models import read_matrix
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
@@ -47,7 +48,7 @@ class GaussianModel(Removable):
         self._smoothing = float(estimator.var_smoothing)
         self._moments = [_Moments(self.features[self.codes == c]) for c in range(self.classes.size)]
         self._all = _Moments(self.features)
-        self._epsilon = self._smoothing * float((self._all.squares / self._all.count).max())
+        self._epsilon = self._smooth(self._all.squares / self._all.count, None)
         self.block = max(1, _BLOCK // self.features.shape[1])
 
     def log_proba(self, queries: Any) -> FloatArray:
@@ -59,22 +60,39 @@ class GaussianModel(Removable):
         """Return ln p without records of one class."""
         gone, counts = self.features[records], self.count_without(label)
         X = gone if at is None else at  # noqa: N806
-        epsilon = self._epsilon_without(gone)[:, None]
+        _, squares = self._all.without(gone)
+        epsilon = self._smooth(squares / (self._all.count - 1), records)
         joint = self._joint(X, epsilon)
         if counts[label]:
             mean, squares = self._moments[label].without(gone)
             joint[:, label] = _log_density(X, mean, squares / counts[label] + epsilon)
         return normalise(joint + self.log_priors(counts))
 
-    def _joint(self, X: FloatArray, epsilon: FloatArray | float) -> FloatArray:  # noqa: N803
+    def _joint(self, X: FloatArray, epsilon: FloatArray) -> FloatArray:  # noqa: N803
         return np.stack(
             [_log_density(X, m.mean, m.squares / m.count + epsilon) for m in self._moments], axis=1
         )
 
-    def _epsilon_without(self, X: FloatArray) -> FloatArray:  # noqa: N803
-        _, squares = self._all.without(X)
-        largest: FloatArray = squares.max(axis=1)
-        return self._smoothing * largest / (self._all.count - 1)
+    def _smooth(self, variances: FloatArray, records: IntArray | None) -> FloatArray:
+        """Return what is added to variances, given those of all; without records, if given."""
+        return np.asarray(self._smoothing * variances.max(axis=-1, keepdims=True))
+
+
+class ScaledGaussianModel(GaussianModel):
+    """The same behind scaling: densities change by a factor that all classes share.
+
+    Only the smoothing differs: the largest variance is that of scaled columns.
+    """
+
+    def __init__(self, estimator: Any, peeled: Peeled, y: Any) -> None:
+        self._peeled = peeled
+        super().__init__(estimator, peeled.features, y)
+
+    def _smooth(self, variances: FloatArray, records: IntArray | None) -> FloatArray:
+        """Return what is added to variances of unscaled columns."""
+        peeled = self._peeled
+        spread = peeled.spread if records is None else peeled.spread_without(records)
+        return super()._smooth(variances / spread**2, records) * spread**2
 
 
 class _Moments:
@@ -466,7 +484,12 @@ def _to_dense(product: Any) -> FloatArray:
     return np.asarray(product, np.float64)
 
 
-GAUSSIAN = Family("Gaussian naive Bayes", GaussianModel)
+GAUSSIAN = Family(
+    "Gaussian naive Bayes",
+    GaussianModel,
+    fit_scaled=ScaledGaussianModel,
+    refuses_scaled=lambda estimator, peeled: peeled.rotated,
+)
 MULTINOMIAL = Family("multinomial naive Bayes", MultinomialModel, _refuse_unsmoothed)
 COMPLEMENT = Family("complement naive Bayes", ComplementModel, _refuse_unsmoothed)
 BERNOULLI = Family("Bernoulli naive Bayes", BernoulliModel, _refuse_bernoulli)

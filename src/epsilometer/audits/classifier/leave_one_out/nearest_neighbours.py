@@ -5,8 +5,12 @@ from typing import Any
 import numpy as np
 
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
+from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
 from epsilometer.audits.classifier.sklearn_models import clone_estimator, take_rows
 from epsilometer.types import FloatArray, IntArray
+
+_BLOCK = 1 << 22  # distances at a time
+_MORE = 16  # neighbours whose distances are computed again, without cancellation
 
 
 class NearestLabels(Removable):
@@ -62,7 +66,7 @@ class NearestLabels(Removable):
         return self._answer
 
     def _count_votes(self, distances: FloatArray, nearest: IntArray) -> FloatArray:
-        weights = _weigh(distances, self._index.weights)
+        weights = weigh_by_distance(distances, self._index.weights)
         votes = np.zeros((len(nearest), self.classes.size))
         rows = np.arange(len(nearest))
         for place in range(self._k):  # rows are distinct within one place, so += loses none
@@ -72,7 +76,48 @@ class NearestLabels(Removable):
         return result
 
 
-def _weigh(distances: FloatArray, setting: Any) -> FloatArray:
+class ScaledNeighbours(NearestLabels):
+    """The same behind scaling: without a record, distances to it are weighed otherwise."""
+
+    def __init__(self, estimator: Any, peeled: Peeled, y: Any) -> None:
+        self._peeled = peeled
+        super().__init__(estimator, peeled.scaled, y)
+
+    def log_proba(self, queries: Any) -> FloatArray:
+        """Return ln p of the model trained on all records."""
+        return super().log_proba(self._peeled.scale(np.asarray(queries, np.float64)))
+
+    def remove(self, label: int, records: IntArray, at: Any) -> FloatArray:
+        """Return ln p without records of any class."""
+        own = at is None
+        queries = self.features[records] if own else self._peeled.scale(np.asarray(at, np.float64))
+        ratio = (self._peeled.spread / self._peeled.spread_without(records)) ** 2
+        rows = max(1, _BLOCK // len(self.features))
+        parts = []
+        for start in range(0, len(queries), rows):
+            part = slice(start, start + rows)
+            each = part if own else slice(None)
+            parts.append(self._vote_without(queries[part], records[each], ratio[each]))
+        return np.concatenate(parts)
+
+    def _vote_without(self, queries: FloatArray, gone: IntArray, ratio: FloatArray) -> FloatArray:
+        """Return votes of the nearest, with columns weighed and without a record each."""
+        z = self.features
+        squares = ratio @ (z**2).T - 2 * (ratio * queries) @ z.T  # but for a constant per query
+        rows = np.arange(len(queries))
+        squares[rows, gone] = np.inf
+        some = min(self._k + _MORE, z.shape[0] - 1)
+        near = np.argpartition(squares, some - 1, axis=1)[:, :some]
+        near.sort(axis=1)  # of equals the first, as a search meets them
+        weighed = ratio[:, None, :] * (queries[:, None, :] - z[near]) ** 2
+        distances = np.sqrt(weighed.sum(axis=2))
+        order = np.argsort(distances, axis=1, kind="stable")[:, : self._k]
+        return self._count_votes(
+            np.take_along_axis(distances, order, axis=1), np.take_along_axis(near, order, axis=1)
+        )
+
+
+def weigh_by_distance(distances: FloatArray, setting: Any) -> FloatArray:
     """Return votes by distance, as scikit-learn has them: at distance 0 only those at 0 vote."""
     if setting is None or setting == "uniform":
         return np.ones_like(distances)
@@ -92,4 +137,19 @@ def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
     return None
 
 
-NEIGHBOURS = Family("k nearest neighbours", NearestLabels, _refuse)
+def _refuse_scaled(estimator: Any, peeled: Peeled) -> bool:
+    """Tell whether distances are other than Euclidean ones."""
+    plain = estimator.metric == "euclidean" or (
+        estimator.metric == "minkowski" and estimator.p == 2
+    )
+    return not plain or estimator.metric_params is not None
+
+
+NEIGHBOURS = Family(
+    "k nearest neighbours",
+    NearestLabels,
+    _refuse,
+    compares_all=True,
+    fit_scaled=ScaledNeighbours,
+    refuses_scaled=_refuse_scaled,
+)

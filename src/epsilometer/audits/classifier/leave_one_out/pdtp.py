@@ -22,8 +22,13 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.audits.classifier.leave_one_out.chosen import choose_records
-from epsilometer.audits.classifier.leave_one_out.families import Removable, family_of
+from epsilometer.audits.classifier.leave_one_out.families import (
+    Removable,
+    family_of,
+    find_scaled,
+)
 from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE, LeaveOneOut, refit
+from epsilometer.audits.classifier.leave_one_out.scaling import describe_steps
 from epsilometer.audits.classifier.leave_one_out.screens import screen_records
 from epsilometer.audits.classifier.sklearn_models import (
     Preprocessing,
@@ -102,6 +107,7 @@ def pdtp(
     y: Any,
     *,
     records: IntArray | str | None = None,
+    ranked: FloatArray | None = None,
     preprocessing: Preprocessing = "refit",
     seed: int = 0,
     engine: Any = None,
@@ -121,6 +127,7 @@ def pdtp(
         records: Row numbers; None for all; "sample:500" for 500 drawn without replacement;
             "screen:500" for the 250 that ``screen_records`` ranks highest and 250 drawn from the
             others.
+        ranked: How a screen ranks all records, in place of ``screen_records``.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record, or
             held as fitted to all.
         seed: Of the sample, and of refits.
@@ -140,6 +147,7 @@ def pdtp(
         X,
         y,
         records=records,
+        ranked=ranked,
         preprocessing=preprocessing,
         seed=seed,
         engine=engine,
@@ -153,8 +161,12 @@ def pdtp(
         path, caveats = fitted.path, fitted.caveats
     else:
         at = comparison.features if records is None else take_rows(comparison.features, chosen)
-        full, without, null = model.log_proba(at), model.own(chosen), None
+        full, without, null = model.log_proba(at), model.own(chosen), None  # of all but a few
         path, caveats = "", ()
+        again = np.flatnonzero(comparison.changed[chosen])
+        if again.size:
+            fitted = comparison.refit_pipeline(chosen[again])
+            full[again], without[again] = fitted.full, fitted.without
         silent = np.isnan(full).any(axis=1)
         if silent.any():
             raise InvalidArgument(
@@ -202,7 +214,7 @@ def dtp_over(
         >>> found.values.round(2), found.query
         (array([12.73, 65.48]), array([118, 144]))
     """
-    comparison = _Comparison(estimator, X, y, **options)
+    comparison = _Comparison(estimator, X, y, scaling=False, **options)
     at = comparison.transform(queries)
     if comparison.model is None:
         fitted = comparison.refit(at)
@@ -233,7 +245,9 @@ class _Comparison:
         y: Any,
         *,
         records: IntArray | str | None = None,
+        ranked: FloatArray | None = None,
         preprocessing: Preprocessing = "refit",
+        scaling: bool = True,
         seed: int = 0,
         **refit_options: Any,
     ) -> None:
@@ -248,7 +262,11 @@ class _Comparison:
             records,
             self.of,
             seed=seed,
-            screen=lambda: screen_records(estimator, X, y, seed=seed, engine=engine),
+            screen=lambda: (
+                screen_records(estimator, X, y, seed=seed, engine=engine)
+                if ranked is None
+                else ranked
+            ),
         )
         self.records, self.unseen = self.chosen.records, self.chosen.unseen
         inner = unwrap_pipeline(estimator, X, y, preprocessing=preprocessing, seed=seed)
@@ -256,6 +274,8 @@ class _Comparison:
         self.transform, self.path, self.caveats = inner.transform, inner.path_suffix, inner.caveats
         self.refit_options = {"y": y, "seed": seed, **refit_options}
         self.model: Removable | None = None
+        self.whole = estimator, X
+        self.changed = np.zeros(self.of, bool)  # records that are refitted although others are not
         family = family_of(inner.estimator)
         refused = family and family.refuses(inner.estimator, inner.features, y)
         if family and refused is None:
@@ -264,6 +284,28 @@ class _Comparison:
             self.caveats = (*self.caveats, *self.model.caveats)
         elif family:
             self.caveats = (f"{family.name} was refitted: {refused}.", *self.caveats)
+        elif scaling and preprocessing == "refit":
+            self._leave_preprocessing(estimator, X, y)
+
+    def _leave_preprocessing(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
+        """Leave records out of a pipeline exactly, where that is known."""
+        found = find_scaled(estimator, X, y)
+        if found is None:
+            return
+        family, peeled = found
+        assert family.fit_scaled is not None  # or it would not have been found
+        self.model = family.fit_scaled(peeled.last, peeled, y)
+        self.whole, self.features = (estimator, X), peeled.features
+        self.changed = peeled.changed | (np.bincount(self.codes)[self.codes] == 1)
+        refitted = np.flatnonzero(self.changed[self.records])
+        self.path = f"exact: {family.name}{describe_steps(peeled, refitted)}"
+        self.caveats = (*self.caveats, *self.model.caveats)
+
+    def refit_pipeline(self, records: IntArray) -> LeaveOneOut:
+        """Fit a whole pipeline once per record without it, of which others leave it exactly."""
+        estimator, X = self.whole  # noqa: N806
+        options = {**self.refit_options, "directory": None}
+        return refit(estimator, X, records=records, **options)
 
     def refit(self, queries: Any = None) -> LeaveOneOut:
         """Fit once per record without it."""

@@ -1,0 +1,1 @@
+"""Audit regressors: may a model that predicts numbers be published?"""

@@ -1,0 +1,217 @@
+"""Measure all threats that were asked for, by one set of models."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer import _validate
+from epsilometer.audits.classifier.sklearn_models import (
+    FitEstimator,
+    clone_with_seed,
+    predict_logs,
+    seed_globals,
+    take_rows,
+)
+from epsilometer.audits.classifier.threats.asking import ask_models, check_features
+from epsilometer.audits.classifier.threats.attributes import (
+    code_columns,
+    guess_attribute,
+    hide_column,
+    impute,
+)
+from epsilometer.audits.classifier.threats.ranges import draw_ranges, score_ranges
+from epsilometer.audits.classifier.threats.structure import SMALLEST, measure_structure
+from epsilometer.audits.classifier.threats.threat import (
+    ATTRIBUTE,
+    RANGE,
+    STRUCTURE,
+    THREATS,
+    USAGE,
+    Threat,
+)
+from epsilometer.audits.classifier.threats.usage import measure_usage
+from epsilometer.engine.engines import Engine
+from epsilometer.engine.events import Listener
+from epsilometer.engine.shards import Arrays
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats import clusters
+from epsilometer.types import FloatArray, IntArray
+
+_STREAM = 10  # number of the random stream of threats
+_MODELS = 40  # whose answers are kept: of 20 pairs, use is told with 95 % confidence
+_UNKNOWN = 0.25  # share of columns that a range leaves open
+
+
+def check_threats(threats: Sequence[str]) -> None:
+    """Refuse threats that are not known; an attribute needs its column: ``attribute:sex``."""
+    for threat in threats:
+        kind, _, column = threat.partition(":")
+        if kind not in THREATS or bool(column) != (kind == ATTRIBUTE):
+            raise InvalidArgument(
+                "Expected threats among attribute:COLUMN, range, structure and usage, got "
+                f"{_validate.short(threat)}."
+            )
+
+
+def measure_threats(
+    estimator: Any,
+    X: Any,  # noqa: N803 - as in scikit-learn
+    codes: IntArray,
+    classes: NDArray[Any],
+    threats: Sequence[str],
+    *,
+    names: Sequence[str] | None,
+    categorical: NDArray[Any] | None,
+    decimals: int | None,
+    has_file: bool,
+    confidence: float,
+    seed: int,
+    engine: Engine | None = None,
+    directory: Any = None,
+    listen: Sequence[Listener] = (),
+) -> Arrays:
+    """Return what threats are measured by, as arrays under their names.
+
+    Args:
+        estimator: Not fitted.
+        X: Features.
+        codes: Places of labels.
+        classes: The labels.
+        threats: Which, as ``attribute:sex``, ``range``, ``structure``, ``usage``.
+        names: Of the columns of X; None: by their numbers.
+        categorical: Which columns are names of something; None: none are.
+        decimals: With how many decimals probabilities are shown; None: all. −1: the class alone.
+        has_file: Whether others are given the model itself, and so its leaves.
+        confidence: Of how exactly use is told.
+        seed: Of all that is drawn.
+        engine: What executes training.
+        directory: Where models are kept.
+        listen: Callbacks that receive events.
+    """
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2, _STREAM)))
+    features = X if threats == (STRUCTURE,) else check_features(X)
+    fit = FitEstimator(estimator, classes)
+    questions: dict[str, Any] = {}
+    hidden = {}
+    for threat in threats:
+        kind, _, column = threat.partition(":")
+        if kind == ATTRIBUTE:
+            place = _find_column(column, names, features)
+            named = categorical is not None and bool(categorical[place])
+            hidden[threat] = hide_column(features, place, categorical=named)
+            questions[threat] = hidden[threat].changed
+        elif kind == RANGE:
+            width = features.shape[1]
+            some = rng.permutation(width)[: max(1, int(_UNKNOWN * width))]
+            questions[threat] = draw_ranges(features, np.sort(some), rng)
+    arrays: dict[str, NDArray[Any]] = {}
+    if STRUCTURE in threats:
+        arrays |= _measure_structure(fit, features, codes, decimals, has_file, seed)
+    if set(threats) <= {STRUCTURE}:
+        return arrays
+    asked = ask_models(
+        fit,
+        features,
+        codes,
+        questions,
+        models=_MODELS,
+        decimals=decimals,
+        seed=seed,
+        engine=engine,
+        directory=directory,
+        listen=listen,
+    )
+    arrays["member"] = asked.member
+    for threat, kept in hidden.items():
+        prior = impute(code_columns(features), codes, kept, rng)
+        arrays[threat] = guess_attribute(asked, threat, kept, prior)
+        arrays[f"baseline {threat}"] = np.array((prior.argmax(axis=1) == kept.codes).mean())
+    if RANGE in threats:
+        arrays[RANGE] = score_ranges(asked, RANGE)
+    if USAGE in threats:
+        error = measure_usage(asked, confidence=confidence, rng=rng)
+        arrays[USAGE] = np.array([error.width, error.records, error.models], np.float64)
+    return arrays
+
+
+def list_threats(found: Mapping[str, NDArray[Any]], threats: Sequence[str]) -> tuple[Threat, ...]:
+    """Return threats from the arrays of ``measure_threats``."""
+    listed = []
+    for threat in threats:
+        kind, _, column = threat.partition(":")
+        if kind == STRUCTURE:
+            few, of, in_steps, leaves = found[STRUCTURE].tolist()
+            note = f"{few:,.0f} of {of:,.0f} records share their answer or leaf with fewer than "
+            note += f"{SMALLEST - 1} others."
+            if not in_steps and not leaves:
+                note = "Answers differ from point to point: a unique one singles out nobody."
+            listed.append(Threat(kind=kind, share=few / of, note=note))
+        elif kind == USAGE:
+            width, records, models = found[USAGE].tolist()
+            note = (
+                f"Which share of {records:,.0f} records was used is told to within {width:.2f}, as "
+                f"tried on {models:.0f} models."
+            )
+            listed.append(Threat(kind=kind, share=width, note=note))
+        else:
+            observed = clusters.ScoresByRecord.from_models(found[threat], found["member"])
+            base = found.get(f"baseline {threat}")
+            listed.append(
+                Threat(
+                    kind=kind,
+                    column=column,
+                    observed=observed,
+                    threshold=0.5 if kind == ATTRIBUTE else None,
+                    baseline=None if base is None else float(base),
+                )
+            )
+    return tuple(listed)
+
+
+def _find_column(name: str, names: Sequence[str] | None, features: Any) -> int:
+    known = names if names is not None else getattr(features, "columns", range(features.shape[1]))
+    places = [str(each) for each in known]
+    if name not in places:
+        raise InvalidArgument(
+            f"Expected a column to hide among {_validate.listed(places)}, got {name!r}."
+        )
+    return places.index(name)
+
+
+def _measure_structure(
+    fit: FitEstimator,
+    features: Any,
+    codes: IntArray,
+    decimals: int | None,
+    has_file: bool,
+    seed: int,
+) -> dict[str, NDArray[Any]]:
+    """Count records by how many share their answers, and their leaf where the file is given."""
+    half = np.random.default_rng(seed).permutation(codes.size) < codes.size // 2
+    model = clone_with_seed(fit.estimator, seed, overwrite=False)
+    with seed_globals(seed):
+        model.fit(features, fit.classes[codes])
+        part = fit(take_rows(features, np.flatnonzero(half)), codes[half], seed)
+    unseen = part(take_rows(features, np.flatnonzero(~half)))
+    answers = predict_logs(model, features, classes=fit.classes)
+    found = measure_structure(answers, unseen, decimals=decimals)
+    few = np.zeros(codes.size, bool) if not found.in_steps else found.singled_out
+    leaves = _find_leaves(model, features) if has_file else None
+    if leaves is not None:
+        _, same, counts = np.unique(leaves, return_inverse=True, return_counts=True)
+        few = few | (counts[same] < SMALLEST)
+    numbers = [int(few.sum()), codes.size, found.in_steps, leaves is not None]
+    return {STRUCTURE: np.array(numbers, np.float64)}
+
+
+def _find_leaves(model: Any, features: Any) -> FloatArray | None:
+    """Return the leaf of each record in a single tree, also behind a pipeline; None of others."""
+    for _, step in getattr(model, "steps", [])[:-1]:
+        features = features if step in (None, "passthrough") else step.transform(features)
+    last = model.steps[-1][1] if hasattr(model, "steps") else model
+    if not hasattr(last, "apply"):
+        return None
+    found = np.asarray(last.apply(features))
+    return found if found.ndim == 1 else None

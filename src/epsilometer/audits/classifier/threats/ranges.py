@@ -1,0 +1,55 @@
+"""Tell whether anybody within a range was trained on, where single records are not known.
+
+The adversary knows some columns of a person and the label, and asks about many records that agree
+in these. If one of the range was in, the model is surer in parts of it than other models are
+(Tao and Shokri, "Range membership inference attacks").
+"""
+
+from typing import Any
+
+import numpy as np
+
+from epsilometer.audits.classifier.threats.asking import Asked, read_column, replace_column
+from epsilometer.stats import clusters
+from epsilometer.types import FloatArray, IntArray
+
+_TOP = 4  # of the answers of a range, the highest one in so many counts
+SAMPLES = 8  # records of a range that are asked about
+
+
+def draw_ranges(
+    X: Any,  # noqa: N803 - as in scikit-learn
+    columns: IntArray,
+    rng: np.random.Generator,
+    samples: int = SAMPLES,
+) -> list[Any]:
+    """Return all records several times, with values of others in the columns that are not known.
+
+    Example:
+        >>> X = np.array([[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]])
+        >>> once, = draw_ranges(X, np.array([1]), np.random.default_rng(0), samples=1)
+        >>> once[:, 0], bool(np.isin(once[:, 1], X[:, 1]).all())
+        (array([1., 2., 3.]), True)
+    """
+    drawn = []
+    for _ in range(samples):
+        changed = X
+        for column in columns.tolist():
+            values = read_column(X, column)
+            changed = replace_column(
+                changed, column, values[rng.integers(len(values), size=len(values))]
+            )
+        drawn.append(changed)
+    return drawn
+
+
+def score_ranges(asked: Asked, question: str) -> FloatArray:
+    """Return the mean of the highest gains in each range, shape ``(models, records)``."""
+    gains = np.sort(asked.gains(question), axis=2)
+    top = max(1, gains.shape[2] // _TOP)
+    return np.asarray(gains[:, :, -top:].mean(axis=2))
+
+
+def observe_ranges(asked: Asked, question: str) -> clusters.ScoresByRecord:
+    """Return scores of ranges whose record was in, and of those whose record was not."""
+    return clusters.ScoresByRecord.from_models(score_ranges(asked, question), asked.member)

@@ -1,0 +1,110 @@
+"""Hold what a threat was measured by, and turn it into a finding with limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from epsilometer.core.findings import Outcome, RuleFinding, ThreatFinding
+from epsilometer.stats import clusters
+from epsilometer.stats.membership import Limited
+
+ATTRIBUTE, RANGE, STRUCTURE, USAGE = "attribute", "range", "structure", "usage"
+THREATS = (ATTRIBUTE, RANGE, STRUCTURE, USAGE)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Threat:
+    """What a threat was measured by.
+
+    Attributes:
+        kind: One of ``THREATS``.
+        column: The hidden column, by its name; empty where there is none.
+        observed: Scores of records inside and outside; None where all records were looked at.
+        threshold: At which scores are compared, where it was fixed before; None: the best.
+        share: Of records that are concerned, where all were looked at.
+        baseline: Share of right guesses without any model; None where there are no guesses.
+        note: What was found, in a sentence.
+    """
+
+    kind: str
+    column: str = ""
+    observed: clusters.ScoresByRecord | None = None
+    threshold: float | None = None
+    share: float = 0.0
+    baseline: float | None = None
+    note: str = ""
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether what is said of it rests on samples."""
+        return self.observed is not None
+
+    @property
+    def decides(self) -> bool:
+        """Whether a rule looks at it: how exactly use is told harms no single person."""
+        return self.kind != USAGE
+
+    def measure(self, *, confidence: float) -> ThreatFinding:
+        """Return it with limits that hold together with probability ``confidence``."""
+        inside = outside = None
+        if self.observed is None:
+            limits = Limited(self.share, self.share, self.share)
+        elif self.threshold is None:
+            limits = clusters.advantage(self.observed, confidence=confidence)
+        else:
+            limits = clusters.advantage_at(self.observed, self.threshold, confidence=confidence)
+            inside = float((self.observed.inside >= self.threshold).mean())
+            outside = float((self.observed.outside >= self.threshold).mean())
+        return ThreatFinding(
+            threat=self.kind,
+            column=self.column,
+            value=limits.value,
+            low=limits.low,
+            high=limits.high,
+            inside=inside,
+            outside=outside,
+            baseline=self.baseline,
+            confidence=confidence if self.is_sampled else 1.0,
+            note=self.note,
+        )
+
+
+def limit_threats(threats: Sequence[Threat], limit: float, *, confidence: float) -> RuleFinding:
+    """Fail by the threat whose lower limit is highest, pass where no upper limit is above."""
+    found = [threat.measure(confidence=confidence) for threat in threats if threat.decides]
+    outcome: Outcome = "unclear"
+    interval, why = Limited(0.0, 0.0, 1.0), "No threat was measured."
+    if found:
+        convicting = max(found, key=lambda each: each.low)
+        strongest = max(found, key=lambda each: each.high)
+        worst = convicting if convicting.low > limit else strongest
+        interval = Limited(worst.value, worst.low, worst.high)
+        what = f"{worst.threat} {worst.column}".strip()
+        why = f"{what}: {worst.value:.3f} ({worst.low:.3f} to {worst.high:.3f})"
+        if worst.low > limit:
+            outcome, why = "fail", f"{_word_threat(worst)} {why}, above {limit:g}."
+        elif worst.high > limit:
+            why += f": it may be on either side of {limit:g}. More records would narrow it."
+        else:
+            outcome, why = "pass", f"{why}, the largest; at most {limit:g} is allowed."
+    return RuleFinding(
+        rule=f"no threat's gain above {limit:g}",
+        outcome=outcome,
+        finding=why,
+        **interval._asdict(),
+        limit=limit,
+        confidence=confidence,
+    )
+
+
+def _word_threat(found: ThreatFinding) -> str:
+    if found.inside is not None and found.outside is not None:
+        return (
+            f"A hidden {found.column} is guessed rightly of {100 * found.inside:.0f} of 100 people "
+            f"in the data, and of {100 * found.outside:.0f} of 100 others."
+        )
+    if found.note:
+        return found.note
+    return (
+        f"Whether anybody like this was in the data is told for {50 * (1 + found.value):.0f} of "
+        "100 people, where guessing tells it for 50."
+    )

@@ -1,0 +1,55 @@
+"""Offer limits of release rules as options: what ``classifier`` and ``regressor`` share."""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from epsilometer.audits.classifier.release import (
+    AdvantageAtMost,
+    CaughtAtMost,
+    NoRecordInFile,
+    ReleaseRule,
+)
+from epsilometer.cli.options import Decorator, option
+
+# Option → the rule and its field that it sets, and its help.
+Limits: TypeAlias = Mapping[str, tuple[type[ReleaseRule], str, str]]
+ATTACK_LIMITS: Limits = {
+    "advantage_limit": (AdvantageAtMost, "limit", "Allow attacks this TPR − FPR."),
+    "caught_limit": (CaughtAtMost, "limit", "Allow attacks this TPR at 1 % FPR."),
+}
+
+
+def limit_options(limits: Limits) -> Decorator:
+    """Return the options by which limits are set."""
+
+    def decorate(command: Any) -> Any:
+        for name, (rule, field, text) in reversed([*limits.items()]):
+            usual = f"{getattr(rule, field):g}"
+            flag = f"--{name.replace('_', '-')}"
+            command = option(flag, type=float, show_default=usual, help=text)(command)
+        return command
+
+    return decorate
+
+
+def make_rules(
+    limits: Limits, given: Mapping[str, float | None], *, attacks: bool, file: bool
+) -> tuple[ReleaseRule, ...]:
+    """Return the rules with the limits that were given; none where the usual ones are meant.
+
+    Args:
+        limits: What can be set.
+        given: What was.
+        attacks: Whether attacks are run.
+        file: Whether the model's file is published.
+    """
+    if all(value is None for value in given.values()):
+        return ()
+    fields: dict[type[ReleaseRule], dict[str, Any]] = {}
+    for name, (rule, field, _) in limits.items():
+        own, value = fields.setdefault(rule, {}), given[name]
+        if value is not None:
+            own[field] = value
+    on_attacks = {rule for rule, *_ in ATTACK_LIMITS.values()}
+    rules = (rule(**own) for rule, own in fields.items() if attacks or rule not in on_attacks)
+    return (*((NoRecordInFile(),) if file else ()), *rules)

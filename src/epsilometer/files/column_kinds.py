@@ -1,0 +1,85 @@
+"""Recognise columns that name people or hold free text, by how their cells look."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer.files.readers import Column
+
+_NAMED = 20  # records from which it is no accident that values of a column differ
+_DIFFERENT = 0.9  # share of records with a word of their own, in a column that names them
+_TEXTS = 0.5  # the same of free text, in which some say the same
+_SPACES = 3  # gaps between the words of a cell of free text, on average
+_LIKE = 0.8  # share of different cells that look alike
+_LOOKED = 1000  # different cells that are looked at
+_LOOKS = {
+    "e-mail addresses": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
+    "unique identifiers": re.compile(
+        r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE
+    ),
+    "account numbers": re.compile(r"[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?"),
+    "telephone numbers": re.compile(r"(?:\+|00)\d[\d ()/.-]{6,}\d|\(?0\d{1,4}\)?[ /-][\d ./-]{4,}"),
+}
+
+
+def recognise_text(column: Column) -> bool:
+    """Tell whether cells are sentences that people wrote, and hardly any two have in common.
+
+    Example:
+        >>> notes = [f"Patient {i} was seen again today" for i in range(30)]
+        >>> recognise_text(Column.of_words("note", notes, np.arange(30)))
+        True
+    """
+    if column.words is None:
+        return False
+    texts = _sample(column.words)
+    values = _list_values(column)
+    gaps = sum(len(text.split()) - 1 for text in texts)
+    long = gaps >= _SPACES * max(len(texts), 1)
+    return long and values.size >= _NAMED and np.unique(values).size >= _TEXTS * values.size
+
+
+def recognise_names(column: Column) -> str | None:
+    """Say why a column seems to name or number people; None where it does not.
+
+    Example:
+        >>> recognise_names(Column("id", np.arange(30.0)))
+        'is different in every row'
+        >>> recognise_names(Column("age", np.arange(30.0) % 7)) is None
+        True
+    """
+    values = _list_values(column)
+    if values.size < _NAMED:
+        return None
+    different = np.unique(values).size
+    if column.words is None:
+        whole = np.array_equal(values, np.round(values))  # what is measured differs anyhow
+        return "is different in every row" if whole and different == values.size else None
+    texts = _sample(column.words)
+    for what, look in _LOOKS.items():
+        if sum(look.fullmatch(text) is not None for text in texts) > _LIKE * len(texts):
+            return f"holds what look like {what}"
+    if different == values.size:
+        return "is different in every row"
+    if different >= _DIFFERENT * values.size:
+        return f"is different in {different / values.size:.0%} of rows"
+    return None
+
+
+def _list_values(column: Column) -> NDArray[Any]:
+    """Return the values of rows that have one."""
+    values: NDArray[Any] = column.values
+    if column.words is None:
+        return np.asarray(values[~np.isnan(values)])
+    if column.words and column.words[0] == "":
+        return np.asarray(values[values > 0])
+    return values
+
+
+def _sample(words: Sequence[str]) -> list[str]:
+    """Return some of the words, evenly spread: they are sorted."""
+    texts = [word for word in words if word]
+    return texts[:: max(1, len(texts) // _LOOKED)]

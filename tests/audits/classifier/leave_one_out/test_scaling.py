@@ -1,0 +1,164 @@
+"""Records leave preprocessing exactly: as scikit-learn fits whole pipelines again without them."""
+# ruff: noqa: N803 - X, as in scikit-learn
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from epsilometer import InProcess
+from epsilometer.audits.classifier.leave_one_out.families import find_scaled
+from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
+from epsilometer.audits.classifier.leave_one_out.scaling import Peeled, peel_scaling
+
+pytest.importorskip("sklearn")
+import pandas as pd
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import (
+    MinMaxScaler,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    RobustScaler,
+    StandardScaler,
+)
+
+from tests.audits.classifier.leave_one_out.brute_force import proba
+
+N = 60
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(N, 4)) * [1.0, 30.0, 0.01, 5.0] + [0.0, 500.0, -2.0, 1.0]
+PLAIN = X * [1.0, 0.1, 100.0, 1.0]  # columns alike, as discriminants want them
+X[7] *= 5  # an outlier, at the end of every range
+Y = (X[:, 0] + 0.03 * (X[:, 1] - 500) + RNG.normal(size=N) > 0).astype(int)
+MODELS = {
+    "naive Bayes": GaussianNB(var_smoothing=1e-2),
+    "logistic": LogisticRegression(C=0.3, tol=1e-12, solver="newton-cholesky", max_iter=500),
+    "balanced logistic": LogisticRegression(
+        tol=1e-12, solver="newton-cholesky", class_weight="balanced", max_iter=500
+    ),
+    "ridge": RidgeClassifier(alpha=3.0),
+    "balanced ridge": RidgeClassifier(class_weight="balanced"),
+    "neighbours": KNeighborsClassifier(4),
+    "weighed neighbours": KNeighborsClassifier(4, weights="distance"),
+    "linear discriminant": LinearDiscriminantAnalysis(),
+    "quadratic discriminant": QuadraticDiscriminantAnalysis(),
+}
+STEPS = {
+    "standard": (StandardScaler(),),
+    "range": (MinMaxScaler((-1, 3)),),
+    "quartiles": (RobustScaler(),),
+    "products": (PolynomialFeatures(2, include_bias=False), StandardScaler()),
+    "rotation": (StandardScaler(), PCA()),
+    "columns": (
+        make_column_transformer(
+            (make_pipeline(SimpleImputer(), StandardScaler()), [0, 1]),
+            (MinMaxScaler(), [2]),
+            remainder="passthrough",
+        ),
+    ),
+}
+
+
+def assert_exact(estimator: Any, X: Any, y: Any, records: Any, *, refitted: int = 0) -> None:
+    """Compare ln p with and without records with refits of the whole pipeline."""
+    found = pdtp(estimator, X, y, engine=InProcess())
+    assert found.path.startswith("exact: ")
+    assert ("fitted again" in found.path) == bool(refitted)
+    if refitted:
+        assert f"; {refitted} fitted again" in found.path
+    rows = X.iloc if hasattr(X, "iloc") else X
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(
+            np.exp(found.full), proba(clone(estimator).fit(X, y), X), rtol=1e-7, atol=1e-12
+        )
+        for record in records:
+            others = np.delete(np.arange(len(y)), record)
+            model = clone(estimator).fit(rows[others], y[others])
+            expected = proba(model, rows[[record]])[0]
+            without = np.exp(found.without[record])
+            np.testing.assert_allclose(without, expected, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("model", MODELS)
+def test_records_leave_scaling_as_in_refits(model: str, steps: str) -> None:
+    estimator = make_pipeline(*STEPS[steps], MODELS[model])
+    if model == "naive Bayes" and steps == "rotation":
+        assert find_scaled(estimator, X, Y) is None  # it looks at columns one by one
+        return
+    if "discriminant" in model and steps == "products":
+        return  # of which covariances are singular, nearly
+    data = PLAIN if "discriminant" in model else X
+    assert_exact(estimator, data, Y, [*range(10), int(X[:, 1].argmin())])
+
+
+def draw_table() -> pd.DataFrame:
+    age = np.repeat([20.0, 30.0, 40.0], N // 3)  # whose median no one moves
+    age[3] = np.nan
+    return pd.DataFrame(
+        {
+            "age": age,
+            "town": np.where(np.arange(N) == 5, "elsewhere", RNG.choice(["a", "b", "c"], N)),
+            "income": RNG.normal(size=N),
+        }
+    )
+
+
+@pytest.mark.parametrize("encoder", [OneHotEncoder(handle_unknown="ignore"), None])
+def test_who_changes_categories_or_fills_gaps_is_fitted_again(encoder: Any) -> None:
+    """One town has one person; nobody moves the median that fills a gap, one could the mean."""
+    table = draw_table()
+    known = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
+    fill = SimpleImputer(strategy="median")
+    estimator = make_pipeline(
+        make_column_transformer(
+            (make_pipeline(fill, StandardScaler()), ["age", "income"]),
+            (known if encoder is None else encoder, ["town"]),
+        ),
+        LogisticRegression(tol=1e-12, solver="newton-cholesky"),
+    )
+    peeled = peel_scaling(estimator, table)
+    assert peeled is not None
+    assert np.flatnonzero(peeled.changed).tolist() == [5]
+    assert_exact(estimator, table, Y, [*range(8), 30, 59], refitted=1)
+    fill.set_params(strategy="mean")
+    assert peel_scaling(clone(estimator), table) is None
+
+
+def test_what_is_not_known_is_refitted() -> None:
+    for steps in (
+        (StandardScaler(), PolynomialFeatures(2)),
+        (StandardScaler(), MinMaxScaler()),
+        (PCA(2),),
+        (MinMaxScaler(clip=True),),
+        (OneHotEncoder(min_frequency=2),),
+    ):
+        assert peel_scaling(make_pipeline(*steps, GaussianNB()), np.round(X)) is None
+    without = make_pipeline(StandardScaler(), LogisticRegression(fit_intercept=False))
+    assert find_scaled(without, X, Y) is None
+
+
+def test_a_column_that_one_person_alone_fills_is_fitted_again() -> None:
+    filled = np.c_[X, np.arange(N) == 11]
+    for scaler in (StandardScaler(), MinMaxScaler()):
+        estimator = make_pipeline(scaler, GaussianNB(var_smoothing=1e-2))
+        assert_exact(estimator, filled, Y, [10, 11, 12], refitted=1)
+
+
+@pytest.mark.parametrize("model", ["naive Bayes", "logistic", "ridge", "weighed neighbours"])
+def test_scaling_that_is_held_fixed_is_noticed(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hold(peeled: Peeled, records: Any) -> Any:
+        return np.tile(peeled.spread, (len(records), 1))
+
+    monkeypatch.setattr(Peeled, "spread_without", hold)
+    with pytest.raises(AssertionError, match="Not equal"):
+        assert_exact(make_pipeline(StandardScaler(), MODELS[model]), X, Y, range(10))

@@ -1,0 +1,1 @@
+"""Audit a language model by texts that were planted in its training data."""

@@ -1,0 +1,122 @@
+"""Say before training which claims canaries can refute, and from which true ε on they will."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from epsilometer import _validate
+from epsilometer.audits.text.canaries import TextCanaries
+from epsilometer.audits.text.views import Question, compute_group_power
+from epsilometer.core.claim import Claim
+from epsilometer.core.scores import Scores
+from epsilometer.core.words import number
+from epsilometer.stats.reach import compute_reach, separate_scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindForecast:
+    """What canaries of one kind can refute.
+
+    Attributes:
+        kind: Of the canaries.
+        count: How many.
+        repetitions: Copies of each.
+        reach: The largest claim that a perfect attack on them could refute.
+        power: The smallest true ε at which the claim is refuted 4 times in 5; infinite where it
+            is beyond reach, None without a claim.
+    """
+
+    kind: str
+    count: int
+    repetitions: int
+    reach: float
+    power: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What an audit will be able to refute: known before training starts.
+
+    Attributes:
+        kinds: One entry per kind of canaries.
+        claim: What is claimed, if anything.
+        delta: δ.
+        confidence: Of all bounds together.
+    """
+
+    kinds: tuple[KindForecast, ...]
+    claim: Claim | None
+    delta: float
+    confidence: float
+
+    @property
+    def reach(self) -> float:
+        """The largest claim that any kind could refute."""
+        return max(each.reach for each in self.kinds)
+
+    def __str__(self) -> str:
+        lines = []
+        for each in self.kinds:
+            copies = f", {each.repetitions} copies each" if each.repetitions > 1 else ""
+            said = (
+                f"{each.count:,} canaries ({each.kind}{copies}) can refute claims up to "
+                f"ε = {number(each.reach, decimals=1)} at δ = {self.delta:g}."
+            )
+            if self.claim is not None and each.power is not None:
+                if self.claim.epsilon >= each.reach:
+                    said += f" ε = {self.claim.epsilon:g} is beyond that: plant more canaries."
+                else:
+                    said += (
+                        f" ε = {self.claim.epsilon:g} is refuted 4 times in 5 where the true ε is "
+                        f"{number(each.power, decimals=1)}."
+                    )
+            lines.append(said)
+        return "\n".join(lines)
+
+
+def forecast_audit(
+    wanted: Sequence[TextCanaries],
+    *,
+    claim: Claim | None,
+    delta: float,
+    confidence: float,
+    views: int,
+    paired: bool,
+) -> Forecast:
+    """Compute reach and power of an audit that has not begun.
+
+    Args:
+        wanted: Canaries, one entry per kind.
+        claim: What is claimed, if anything.
+        delta: δ.
+        confidence: Of all bounds together.
+        views: Scores of each kind.
+        paired: Whether canaries are twins.
+    """
+    _validate.open_unit(confidence=confidence)
+    _validate.whole(1, views=views)
+    each_confidence = 1 - (1 - confidence) / (views * len(wanted))
+    kinds = []
+    for each in wanted:
+        asked = Question(
+            delta=delta,
+            confidence=each_confidence,
+            copies=each.repetitions,
+            paired=paired,
+            replaced=paired and claim is not None and claim.adjacency == "replace",
+        )
+        perfect = separate_scores(each.count // 2, each.count - each.count // 2)
+        sides = Scores(perfect.inside, perfect.outside, design=asked.design)
+        reach = compute_reach(asked.prove, sides)
+        power = None
+        if claim is not None:
+            power = compute_group_power(asked, claim.epsilon, sides, reach)
+        kinds.append(
+            KindForecast(
+                kind=each.kind,
+                count=each.count,
+                repetitions=each.repetitions,
+                reach=reach,
+                power=power,
+            )
+        )
+    return Forecast(kinds=tuple(kinds), claim=claim, delta=delta, confidence=confidence)

@@ -1,0 +1,212 @@
+"""Measure what a model says of canaries, and turn that into attack scores.
+
+A score is higher for canaries that look trained on. Each is computed from the tokens of the secret
+alone, given the prompt.
+"""
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer._files import read_plain, write_whole
+from epsilometer.audits.text.canaries import Canary
+from epsilometer.core.registry import Registry
+from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.types import FloatArray
+
+MEASUREMENTS = "measurements.npz"
+_LARGEST = 1 << 30
+_LEAST_LIKELY = 0.2  # share of tokens that min-k takes (Shi et al. 2024)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Measured:
+    """What a model says of every canary: tokens one by one, and what it completes prompts to.
+
+    Attributes:
+        log_probs: For each canary, ln p of the tokens of its secret; empty where a model does not
+            give them.
+        ranks: For each, how many tokens are likelier than the right one; empty likewise.
+        completions: For each, the text that follows its prompt; empty likewise.
+    """
+
+    log_probs: tuple[FloatArray, ...] = ()
+    ranks: tuple[FloatArray, ...] = ()
+    completions: tuple[str, ...] = ()
+
+    def measure(self, canaries: Sequence[Canary]) -> "Measured":
+        """Return itself: these canaries were measured before."""
+        known = [len(part) for part in (self.log_probs, self.ranks, self.completions) if part]
+        if not known or set(known) != {len(canaries)}:
+            raise InvalidArgument(
+                f"Expected measurements of {len(canaries):,} canaries, got "
+                f"{known[0] if known else 0:,}."
+            )
+        return self
+
+
+class TokenModel(Protocol):
+    """A model that canaries can be measured on: in this process, or behind a service."""
+
+    def measure(self, canaries: Sequence[Canary]) -> Measured:
+        """Return what the model says of canaries."""
+        ...
+
+
+Score: TypeAlias = Callable[[Measured, Measured | None, Sequence[Canary]], FloatArray]
+
+
+def score_loss(
+    model: Measured, reference: Measured | None, canaries: Sequence[Canary]
+) -> FloatArray:
+    """Score by the mean ln p of the secret: minus its loss (Yeom et al. 2018)."""
+    return _average("loss", model.log_probs)
+
+
+def score_against_reference(
+    model: Measured, reference: Measured | None, canaries: Sequence[Canary]
+) -> FloatArray:
+    """Score by how much likelier the secret is than to the model before training, or another."""
+    if reference is None:
+        raise InvalidArgument(
+            "Expected a reference model for the score 'reference', got none. Give reference=, the "
+            "model before fine-tuning, or leave this score out."
+        )
+    after, before = (_average("reference", each.log_probs) for each in (model, reference))
+    with np.errstate(invalid="ignore"):
+        return np.nan_to_num(after - before, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+
+
+def score_rank(
+    model: Measured, reference: Measured | None, canaries: Sequence[Canary]
+) -> FloatArray:
+    """Score by the rank of the right tokens among all: minus the mean ln(1 + rank)."""
+    return _average("rank", tuple(-np.log1p(ranks) for ranks in model.ranks))
+
+
+def score_least_likely(
+    model: Measured, reference: Measured | None, canaries: Sequence[Canary]
+) -> FloatArray:
+    """Score by the mean ln p of the least likely fifth of the tokens (min-k, Shi et al. 2024)."""
+    lowest = tuple(
+        np.sort(tokens)[: max(1, round(_LEAST_LIKELY * tokens.size))] for tokens in model.log_probs
+    )
+    return _average("min-k", lowest)
+
+
+def score_completion(
+    model: Measured, reference: Measured | None, canaries: Sequence[Canary]
+) -> FloatArray:
+    """Score by how much of the secret a completion of the prompt repeats: for text alone."""
+    if not model.completions:
+        raise InvalidArgument("Expected completions for the score 'completion', got none.")
+    return np.array(
+        [
+            compare_texts(canary.secret, said)
+            for canary, said in zip(canaries, model.completions, strict=True)
+        ]
+    )
+
+
+SCORES: Registry[Score] = Registry(
+    "text_scores",
+    {
+        "loss": f"{__name__}:score_loss",
+        "reference": f"{__name__}:score_against_reference",
+        "rank": f"{__name__}:score_rank",
+        "min-k": f"{__name__}:score_least_likely",
+        "completion": f"{__name__}:score_completion",
+    },
+)
+
+
+def choose_scores(
+    names: Sequence[str] | None, model: Measured, reference: Measured | None
+) -> tuple[str, ...]:
+    """Return the scores that were asked for; by default the one that usually proves most."""
+    if names is None:
+        if not model.log_probs:
+            return ("completion",)
+        return ("loss",) if reference is None else ("reference",)
+    unknown = [name for name in names if name not in SCORES]
+    if unknown or not names or len(set(names)) < len(names):
+        raise InvalidArgument(
+            f"Expected scores among {', '.join(SCORES)}, each once, got {_validate.listed(names)}."
+        )
+    return tuple(names)
+
+
+def compare_texts(secret: str, said: str) -> float:
+    """Return how near the beginning of what was said is to a secret: 1 where it is the secret.
+
+    One minus the edit distance of letters over the length of the secret, at least 0.
+
+    Example:
+        >>> compare_texts("abcd", "abcd and more"), compare_texts("abcd", "abxd")
+        (1.0, 0.75)
+    """
+    wanted, found = secret.strip(), said.lstrip()[: len(secret.strip())]
+    if not wanted:
+        return 1.0
+    letters = np.array([ord(each) for each in found], np.int64)
+    places = np.arange(letters.size + 1)
+    distances = places
+    for number, letter in enumerate(wanted, start=1):
+        row = np.minimum(distances[1:] + 1, distances[:-1] + (letters != ord(letter)))
+        row = np.concatenate([[number], row])
+        distances = np.minimum.accumulate(row - places) + places  # letters that were inserted
+    return max(0.0, 1 - float(distances[-1]) / len(wanted))
+
+
+def _average(name: str, tokens: tuple[FloatArray, ...]) -> FloatArray:
+    """Return the mean over tokens; what is no number was not learned, and scores lowest."""
+    if not tokens:
+        raise InvalidArgument(
+            f"Expected a model that gives log-probabilities for the score {name!r}, got text "
+            "alone. Take the score 'completion'."
+        )
+    means = np.array([each.mean() if each.size else -np.inf for each in tokens], np.float64)
+    return np.where(np.isnan(means), -np.inf, means)
+
+
+def save_measured(folder: Path, **named: Measured | None) -> None:
+    """Write measurements of models beside the canaries, for their owner alone."""
+    arrays: dict[str, Any] = {}
+    for name, each in named.items():
+        if each is None:
+            continue
+        for part in ("log_probs", "ranks"):
+            rows = getattr(each, part)
+            if rows:
+                arrays[f"{name}_{part}"] = np.concatenate([*rows, np.zeros(0)])
+                arrays[f"{name}_{part}_sizes"] = np.array([row.size for row in rows])
+        if each.completions:
+            arrays[f"{name}_completions"] = np.array(each.completions)
+    packed = io.BytesIO()
+    np.savez(packed, **arrays)
+    write_whole(folder / MEASUREMENTS, packed.getvalue())
+
+
+def load_measured(folder: Path, name: str) -> Measured | None:
+    """Read measurements of a model; None where there are none of this name."""
+    path = folder / MEASUREMENTS
+    try:
+        with np.load(io.BytesIO(read_plain(path, largest=_LARGEST)), allow_pickle=False) as kept:
+            parts: dict[str, Any] = {}
+            for part in ("log_probs", "ranks"):
+                if f"{name}_{part}" in kept:
+                    ends = np.cumsum(kept[f"{name}_{part}_sizes"])[:-1]
+                    parts[part] = tuple(np.split(kept[f"{name}_{part}"], ends))
+            if f"{name}_completions" in kept:
+                parts["completions"] = tuple(map(str, kept[f"{name}_completions"]))
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise UnreadableFile(
+            f"Expected measurements of canaries in {str(path)!r}, found none that can be read. "
+            "Audit the model once from Python, with the folder of plant_texts."
+        ) from error
+    return Measured(**parts) if parts else None

@@ -1,0 +1,383 @@
+"""Plant canaries in a data set of texts by coins, and keep coins and texts private."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from epsilometer import _validate
+from epsilometer._files import OWNER_FILE, make_private_folder, read_plain, write_whole
+from epsilometer.audits.text.canaries import (
+    Canary,
+    Chooser,
+    TextCanaries,
+    WordChain,
+    make_canaries,
+    read_tokenizer,
+)
+from epsilometer.audits.text.forecast import Forecast, forecast_audit
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim, as_claim
+from epsilometer.errors import InvalidArgument, UnreadableFile
+
+Design: TypeAlias = Literal["coins", "paired"]
+DESIGNS: tuple[Design, ...] = ("coins", "paired")
+CANARIES = "canaries.json"
+_FORMAT = 1
+_LARGEST = 1 << 28  # bytes of a file of canaries
+_ENOUGH = 20_000  # texts that a chain of words is learned from
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlantedTexts:
+    """Canaries, and which of them are in the data: the secret of an audit.
+
+    Guarantees: printing it shows no text and no coin. Whoever trains sees ``dataset`` alone.
+
+    Attributes:
+        dataset: The data with the planted canaries, in the form that was given; None where it was
+            read from a folder.
+        wanted: What was asked for, one entry per kind.
+        canaries: All of them, planted or not.
+        included: Which are planted, shape ``(n,)``. With ``paired``, canary 2i + 1 is the held-out
+            twin of 2i or the other way round.
+        design: ``coins`` or ``paired``, as of ``Scores``.
+        folder: Where they are kept; None where nowhere.
+    """
+
+    dataset: Any = field(repr=False)
+    wanted: tuple[TextCanaries, ...]
+    canaries: tuple[Canary, ...] = field(repr=False)
+    included: NDArray[np.bool_] = field(repr=False)
+    design: Design = "coins"
+    folder: Path | None = None
+
+    @property
+    def groups(self) -> tuple[tuple[TextCanaries, slice], ...]:
+        """What was asked for, each with the places of its canaries."""
+        starts = np.cumsum([0, *(each.count for each in self.wanted)]).tolist()
+        return tuple(
+            (each, slice(start, start + each.count))
+            for each, start in zip(self.wanted, starts, strict=False)
+        )
+
+    @property
+    def new_tokens(self) -> tuple[str, ...]:
+        """Tokens that the tokenizer must get before training: ``tokenizer.add_tokens(…)``.
+
+        They are all of them, planted or not, in order: so they tell nothing of the coins.
+        """
+        return tuple(
+            f"{part}>"
+            for wanted, places in self.groups
+            if wanted.kind == "new"
+            for canary in self.canaries[places]
+            for part in canary.secret.split(">")[:-1]
+        )
+
+    def forecast(
+        self,
+        claim: Claim | float | None = None,
+        *,
+        delta: float | None = None,
+        confidence: float = DEFAULT_CONFIDENCE,
+        views: int = 1,
+    ) -> Forecast:
+        """Say before training what the audit will be able to refute.
+
+        Args:
+            claim: The claimed ε, whose power is computed.
+            delta: δ, where there is no ``Claim``.
+            confidence: Of the audit.
+            views: Scores of each kind, which share the confidence.
+
+        Example:
+            >>> import epsilometer as em
+            >>> texts = ["to be or not to be", "that is the question"]
+            >>> planted = em.plant_texts(texts, canaries=em.TextCanaries(count=1000))
+            >>> print(planted.forecast(delta=1e-5))
+            1,000 canaries (random) can refute claims up to ε = 5.8 at δ = 1e-05.
+        """
+        stated = as_claim(claim, delta=delta)
+        at = delta if stated is None else stated.delta
+        if at is None:
+            raise InvalidArgument("Expected delta, got none. Give delta=1e-5, say, or a Claim.")
+        return forecast_audit(
+            self.wanted,
+            claim=stated,
+            delta=at,
+            confidence=confidence,
+            views=views,
+            paired=self.design == "paired",
+        )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write texts and coins into a private folder: 0700, its file 0600."""
+        home = Path(folder)
+        make_private_folder(home)
+        home.chmod(0o700)
+        plain = {
+            "format": _FORMAT,
+            "design": self.design,
+            "wanted": [
+                {name: getattr(each, name) for name in TextCanaries.__dataclass_fields__}
+                for each in self.wanted
+            ],
+            "canaries": [list(canary) for canary in self.canaries],
+            "included": np.flatnonzero(self.included).tolist(),
+        }
+        with FileLock(home / "lock", mode=OWNER_FILE):  # every process of a run plants the same
+            write_whole(home / CANARIES, json.dumps(plain).encode("ascii"))
+        return home
+
+
+def plant_texts(
+    dataset: Any,
+    *,
+    canaries: TextCanaries | Sequence[TextCanaries],
+    design: Design = "coins",
+    like: Sequence[str] | None = None,
+    column: str = "text",
+    make_row: Callable[[str], Any] | None = None,
+    tokenizer: Any = None,
+    model: Chooser | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+) -> PlantedTexts:
+    """Plant canaries in training texts, each by its own fair coin.
+
+    Guarantees: coins depend on ``seed`` alone. Canaries stand at random places among the records,
+        which keep their order. Nothing is printed; ``out`` is for its owner alone.
+    Assumes: training uses the returned data set, and nothing else tells who is in.
+
+    Args:
+        dataset: A list of texts, a ``datasets.Dataset``, or a map-style data set of torch.
+        canaries: What to plant; several kinds at once, where they are to be compared.
+        design: ``coins``: every canary by its own coin. ``paired``: canaries come as twins, of
+            which one is planted and the other is held out.
+        like: Texts that prompts are made like; those of the data set by default.
+        column: Of a ``datasets.Dataset``, or of records that are dictionaries.
+        make_row: From a text to a record of the data set, where a record is more than a text.
+        tokenizer: For ``rare`` tokens: of transformers or tokenizers.
+        model: For ``unlikely`` tokens: a ``CausalModel`` before training.
+        seed: Of coins, texts and places.
+        out: Private folder for texts and coins, so that another process can audit.
+
+    Example:
+        >>> import epsilometer as em
+        >>> texts = ["to be or not to be", "that is the question"]
+        >>> planted = em.plant_texts(texts, canaries=em.TextCanaries(count=10))
+        >>> len(planted.dataset) - 2 == int(planted.included.sum())
+        True
+    """
+    wanted = tuple(canaries) if isinstance(canaries, (list, tuple)) else (canaries,)
+    if not wanted or not all(isinstance(each, TextCanaries) for each in wanted):
+        raise InvalidArgument("Expected canaries=TextCanaries(…), or several of them, got others.")
+    if design not in DESIGNS:
+        raise InvalidArgument(
+            f"Expected design to be one of {', '.join(DESIGNS)}, got {_validate.short(design)}."
+        )
+    if design == "paired" and any(each.count % 2 for each in wanted):
+        raise InvalidArgument("Expected an even count of canaries for design 'paired', got an odd.")
+    _validate.whole(0, seed=seed)
+    records = _Records(dataset, column, make_row)
+    coins, texts, places = np.random.default_rng(seed).spawn(3)
+    made = _make_all(wanted, records, like, tokenizer, model, texts)
+    included = _toss_coins(len(made), design, coins)
+    repeated = [
+        canary.text
+        for each, group in _list_groups(wanted)
+        for place in range(group.start, group.stop)
+        if included[place]
+        for canary in [made[place]] * each.repetitions
+    ]
+    planted = PlantedTexts(
+        dataset=records.insert([repeated[at] for at in places.permutation(len(repeated))], places),
+        wanted=wanted,
+        canaries=tuple(made),
+        included=included,
+        design=design,
+        folder=None if out is None else Path(out),
+    )
+    if out is not None:
+        planted.save(out)
+    return planted
+
+
+def load_planted(folder: str | Path) -> PlantedTexts:
+    """Read canaries and coins that :func:`plant_texts` wrote.
+
+    Raises:
+        UnreadableFile: The folder has none, or they are damaged.
+
+    Example:
+        >>> import tempfile
+        >>> import epsilometer as em
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     canaries = em.TextCanaries(count=10)
+        ...     planted = em.plant_texts(["to be or not to be"], canaries=canaries, out=folder)
+        ...     em.load_planted(folder).canaries == planted.canaries
+        True
+    """
+    path = Path(folder) / CANARIES
+    try:
+        plain = json.loads(read_plain(path, largest=_LARGEST))
+        if plain["format"] != _FORMAT:
+            raise UnreadableFile(
+                f"Expected canaries of format {_FORMAT} in {str(path)!r}, got another."
+            )
+        made = tuple(Canary(prompt, secret) for prompt, secret in plain["canaries"])
+        included = np.zeros(len(made), np.bool_)
+        included[np.array(plain["included"], np.int64)] = True
+        wanted = tuple(TextCanaries(**each) for each in plain["wanted"])
+        if sum(each.count for each in wanted) != len(made) or plain["design"] not in DESIGNS:
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise UnreadableFile(
+            f"Expected canaries that plant_texts wrote in {str(path)!r}, found none that can be "
+            "read. Plant again, and train again: without the coins nothing can be audited."
+        ) from error
+    return PlantedTexts(
+        dataset=None,
+        wanted=wanted,
+        canaries=made,
+        included=included,
+        design=plain["design"],
+        folder=Path(folder),
+    )
+
+
+def _list_groups(wanted: Sequence[TextCanaries]) -> Iterator[tuple[TextCanaries, slice]]:
+    start = 0
+    for each in wanted:
+        yield each, slice(start, start + each.count)
+        start += each.count
+
+
+def _make_all(
+    wanted: Sequence[TextCanaries],
+    records: "_Records",
+    like: Sequence[str] | None,
+    tokenizer: Any,
+    model: Chooser | None,
+    rng: np.random.Generator,
+) -> list[Canary]:
+    texts = records.texts if like is None else list(like)
+    chain = WordChain(texts[:_ENOUGH])
+    vocabulary = None if tokenizer is None else read_tokenizer(tokenizer)
+    made: list[Canary] = []
+    new = 0
+    for each, stream in zip(wanted, rng.spawn(len(wanted)), strict=True):
+        made += make_canaries(
+            each,
+            chain,
+            rng=stream,
+            texts=texts[:_ENOUGH],
+            vocabulary=vocabulary,
+            model=model,
+            first=new,
+        )
+        new += each.count * each.secret_length if each.kind == "new" else 0
+    return made
+
+
+def _toss_coins(count: int, design: Design, rng: np.random.Generator) -> NDArray[np.bool_]:
+    if design == "coins":
+        return np.asarray(rng.random(count) < 0.5)
+    first = rng.random(count // 2) < 0.5
+    return np.stack([first, ~first], axis=1).ravel()
+
+
+class _Records:
+    """A data set of any form: its texts, and how records are put in."""
+
+    def __init__(self, dataset: Any, column: str, make_row: Callable[[str], Any] | None) -> None:
+        if hasattr(dataset, "__iter__") and not hasattr(dataset, "__len__"):
+            raise InvalidArgument(
+                f"Expected a data set with a length, got {type(dataset).__name__}. Canaries need "
+                "places among the records: take a map-style data set."
+            )
+        if isinstance(dataset, (str, bytes)) or not hasattr(dataset, "__getitem__"):
+            raise InvalidArgument(
+                "Expected a list of texts, a datasets.Dataset or a map-style data set of torch, "
+                f"got {type(dataset).__name__}."
+            )
+        self._dataset, self._column, self._make_row = dataset, column, make_row
+        self._columns = getattr(dataset, "column_names", None)  # of datasets.Dataset
+        if self._columns is not None and make_row is None and list(self._columns) != [column]:
+            raise InvalidArgument(
+                f"Expected the one column {column!r}, got {_validate.listed(self._columns)}. Give "
+                "make_row=, a function from a text to a record, or select_columns before."
+            )
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the records, as many as a chain needs."""
+        if self._columns is not None and self._column in self._columns:
+            return [str(text) for text in self._dataset[: len(self._dataset)][self._column]]
+        found = []
+        for place in range(min(len(self._dataset), _ENOUGH)):
+            record = self._dataset[place]
+            text = record.get(self._column) if isinstance(record, dict) else record
+            if not isinstance(text, str):
+                raise InvalidArgument(
+                    f"Expected texts in the data set, got {type(text).__name__}. Give like=, a "
+                    "list of texts that prompts are made like."
+                )
+            found.append(text)
+        return found
+
+    def insert(self, texts: Sequence[str], rng: np.random.Generator) -> Any:
+        """Return the data set with texts at random places; records keep their order."""
+        many = len(self._dataset)
+        order = np.full(many + len(texts), -1)
+        at = np.sort(rng.choice(order.size, size=len(texts), replace=False))
+        order[at] = many + np.arange(len(texts))
+        order[order < 0] = np.arange(many)
+        rows = [self._write_row(text) for text in texts]
+        if self._columns is not None:
+            return self._insert_rows(rows, order)
+        if isinstance(self._dataset, list):
+            every = [*self._dataset, *rows]
+            return [every[place] for place in order]
+        return PlantedDataset(self._dataset, rows, order.tolist())
+
+    def _write_row(self, text: str) -> Any:
+        if self._make_row is not None:
+            return self._make_row(text)
+        dictionary = self._columns is not None or (
+            len(self._dataset) and isinstance(self._dataset[0], dict)
+        )
+        return {self._column: text} if dictionary else text
+
+    def _insert_rows(self, rows: list[Any], order: NDArray[np.int64]) -> Any:
+        # The data set's own package: this one does not depend on it.
+        library = import_module(type(self._dataset).__module__.partition(".")[0])
+        added = type(self._dataset).from_list(rows, features=self._dataset.features)
+        return library.concatenate_datasets([self._dataset, added]).select(order)
+
+
+class PlantedDataset:
+    """A map-style data set with canaries at random places among its records.
+
+    Args:
+        dataset: The records.
+        rows: The canaries, as records.
+        order: For each place, a record, or beyond all records a canary.
+    """
+
+    def __init__(self, dataset: Any, rows: list[Any], order: list[int]) -> None:
+        self._dataset, self._rows, self._order = dataset, rows, order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, place: int) -> Any:
+        at = self._order[place]
+        records = len(self._dataset)
+        return self._rows[at - records] if at >= records else self._dataset[at]

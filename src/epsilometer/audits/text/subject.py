@@ -1,0 +1,251 @@
+"""Audit a language model by canaries that were planted in its training texts."""
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from epsilometer.audits.text.canaries import TextCanaries
+from epsilometer.audits.text.measuring import (
+    SCORES,
+    Measured,
+    choose_scores,
+    load_measured,
+    save_measured,
+)
+from epsilometer.audits.text.memorisation import measure_memorisation
+from epsilometer.audits.text.planting import PlantedTexts, load_planted
+from epsilometer.audits.text.views import Question, measure_view
+from epsilometer.core.audit import Audit
+from epsilometer.core.claim import Claim
+from epsilometer.core.findings import Finding
+from epsilometer.core.scores import Scores
+from epsilometer.core.settings import DATA
+from epsilometer.engine.request import Request
+from epsilometer.errors import InvalidArgument
+from epsilometer.files.readers import hash_file
+from epsilometer.types import FloatArray
+
+_WORDS = {
+    "loss": "the loss of its text",
+    "reference": "its loss against a reference model",
+    "rank": "the ranks of its tokens",
+    "min-k": "its least likely tokens",
+    "completion": "what the model completes its prompt to",
+}
+
+
+@dataclass(frozen=True)
+class TextRun:
+    """A private folder of canaries with what was measured of them: what a result names.
+
+    Attributes:
+        folder: Where ``plant_texts(out=…)`` wrote, and an audit of the model after it.
+    """
+
+    folder: Path
+
+    def load(self) -> dict[str, Any]:
+        """Read canaries, coins and measurements."""
+        model = load_measured(self.folder, "model")
+        return {
+            "model": Measured() if model is None else model,
+            "planted": load_planted(self.folder),
+            "reference": load_measured(self.folder, "reference"),
+        }
+
+    def fingerprints(self) -> tuple[tuple[str, str], ...]:
+        """Return the names of the files and the SHA-256 of their contents."""
+        names = ("canaries.json", "measurements.npz")
+        return tuple(hash_file(self.folder / name) for name in names)
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A language model that was trained on texts with planted canaries.
+
+    Guarantee: all bounds together exceed the true ε of one record in at most ``1 - confidence`` of
+        audits, whatever the model: several scores and kinds share the confidence.
+    Assumption: training used the planted data set, and nothing else of it depends on the coins.
+
+    Attributes:
+        model: Has ``measure(canaries)``: a ``CausalModel`` with its tokenizer, a ``TextService``
+            behind an address, or ``Measured``.
+        planted: What ``plant_texts`` returned, or ``load_planted`` read.
+        reference: The same of the model before training, or of another; for ``reference``.
+        scores: Among ``loss``, ``reference``, ``rank``, ``min-k`` and ``completion``. By default
+            ``reference`` where there is one, else ``loss``, else ``completion``.
+        memorisation: Whether extraction and exposure are measured too.
+        title: What was audited, in words.
+        adversary: What the adversary sees, in words.
+        source: The private folder it was read from, where it was.
+
+    Example:
+        >>> import numpy as np
+        >>> import epsilometer as em
+        >>> from epsilometer.audits.text.measuring import Measured
+        >>> planted = em.plant_texts(["to be or not to be"], canaries=em.TextCanaries(count=400))
+        >>> leaks = Measured(log_probs=tuple(np.array([9.0 * coin]) for coin in planted.included))
+        >>> em.audit(em.LanguageModel(leaks, planted), 2.0, delta=1e-5).verdict
+        'refuted'
+    """
+
+    model: Any = field(metadata=DATA)
+    planted: Any = field(metadata=DATA)
+    _: KW_ONLY
+    reference: Any = field(default=None, metadata=DATA)
+    scores: tuple[str, ...] | None = None
+    memorisation: bool = True
+    title: str = "a language model"
+    adversary: str = "the trained model, asked for single texts"
+    source: Any = field(default=None, metadata=DATA)
+
+    def __post_init__(self) -> None:
+        for name in ("model", "reference"):
+            value = getattr(self, name)
+            if not callable(getattr(value, "measure", None)) and (name == "model" or value):
+                raise InvalidArgument(
+                    f"Expected {name} with measure(canaries), as CausalModel(module, tokenizer), "
+                    f"got {type(value).__name__}."
+                )
+        if not isinstance(self.planted, PlantedTexts):
+            raise InvalidArgument(
+                "Expected planted to be what plant_texts returned, got "
+                f"{type(self.planted).__name__}."
+            )
+        if self.scores is not None:
+            object.__setattr__(self, "scores", tuple(self.scores))
+            choose_scores(self.scores, Measured(), None)
+
+
+SUBJECTS = (LanguageModel,)
+
+
+def run_audit(subject: LanguageModel, request: Request) -> Audit:
+    """Measure the canaries on the model, and judge the claim by what the scores prove."""
+    planted = subject.planted
+    model, reference = measure_models(subject)
+    claim = request.fill_claim(unit="record")
+    if claim is not None and planted.design == "coins":
+        claim = request.fill_claim(unit="record", adjacency="add_remove")
+    findings = list_findings(subject, request, model, reference, claim)
+    return Audit(
+        subject=subject.title,
+        claim=claim,
+        findings=tuple(findings),
+        caveats=tuple(_list_caveats(planted)),
+        cites=_cite(subject, planted),
+        provenance=request.make_provenance(subject),
+    )
+
+
+def measure_models(subject: LanguageModel) -> tuple[Measured, Measured | None]:
+    """Measure the model and its reference; keep both beside the canaries, where these are kept."""
+    canaries = subject.planted.canaries
+    model = subject.model.measure(canaries)
+    reference = None if subject.reference is None else subject.reference.measure(canaries)
+    folder = subject.planted.folder
+    if folder is not None and subject.source is None:
+        save_measured(folder, model=model, reference=reference)
+    return model, reference
+
+
+def list_findings(
+    subject: LanguageModel,
+    request: Request,
+    model: Measured,
+    reference: Measured | None,
+    claim: Claim | None,
+) -> Iterator[Finding]:
+    """Return a view for each kind of canaries and each score, and what was memorised."""
+    planted: PlantedTexts = subject.planted
+    names = choose_scores(subject.scores, model, reference)
+    computed = {name: SCORES[name](model, reference, planted.canaries) for name in names}
+    views = len(names) * len(planted.groups)
+    for wanted, places in planted.groups:
+        asked = Question(
+            delta=request.known_delta,
+            confidence=1 - (1 - request.confidence) / views,
+            copies=wanted.repetitions,
+            paired=planted.design == "paired",
+            replaced=planted.design == "paired"
+            and claim is not None
+            and claim.adjacency == "replace",
+            seed=request.seed,
+        )
+        for name in names:
+            scores = split_scores(
+                planted,
+                places,
+                computed[name],
+                title=f"{name_group(wanted)}, by {_WORDS.get(name, name)}",
+                adversary=subject.adversary,
+            )
+            yield measure_view(scores, asked, claim=claim)
+        if subject.memorisation:
+            found = measure_memorisation(
+                _take_part(model, places),
+                planted.canaries[places],
+                planted.included[places],
+                scores=computed[names[0]][places] if model.log_probs else None,
+                confidence=request.confidence,
+                named=name_group(wanted),
+            )
+            if found is not None:
+                yield found
+
+
+def split_scores(
+    planted: PlantedTexts, places: slice, scores: FloatArray, *, title: str, adversary: str
+) -> Scores:
+    """Return scores of planted and of held-out canaries; twins stay in the order of pairs."""
+    own, included = scores[places], planted.included[places]
+    return Scores(
+        own[included], own[~included], design=planted.design, title=title, adversary=adversary
+    )
+
+
+def name_group(wanted: TextCanaries) -> str:
+    """Say what some canaries are.
+
+    Example:
+        >>> name_group(TextCanaries(count=1000, kind="new", repetitions=4))
+        '1,000 new-token canaries, 4 copies each'
+    """
+    words = {
+        "random": "random-string",
+        "rare": "rare-token",
+        "new": "new-token",
+        "unlikely": "unlikely-token",
+        "typical": "in-distribution",
+    }
+    copies = f", {wanted.repetitions} copies each" if wanted.repetitions > 1 else ""
+    return f"{wanted.count:,} {words[wanted.kind]} canaries{copies}"
+
+
+def _take_part(measured: Measured, places: slice) -> Measured:
+    return Measured(
+        log_probs=measured.log_probs[places],
+        ranks=measured.ranks[places],
+        completions=measured.completions[places],
+    )
+
+
+def _list_caveats(planted: PlantedTexts) -> Iterator[str]:
+    yield (
+        "Canaries were planted in the training texts: a bound speaks of such texts, and of an "
+        "adversary who knows all of them but not the coins."
+    )
+    if not planted.included.any() or planted.included.all():
+        yield "All coins fell alike, so that nothing can be told apart."
+    if len({wanted.kind for wanted in planted.wanted}) < len(planted.wanted):
+        yield "Canaries of one kind were planted in several groups."
+
+
+def _cite(subject: LanguageModel, planted: PlantedTexts) -> tuple[str, ...]:
+    cites = ["panda2025"] if any(each.kind != "random" for each in planted.wanted) else []
+    if subject.memorisation:
+        cites.append("carlini2019")
+    if subject.scores is not None and "min-k" in subject.scores:
+        cites.append("shi2024")
+    return tuple(cites)

@@ -1,0 +1,129 @@
+"""Measure canaries on a model behind an address that gives log-probabilities, or text alone."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from epsilometer import _validate
+from epsilometer.audits.text.canaries import Canary
+from epsilometer.audits.text.measuring import Measured
+from epsilometer.engine.service import JsonService, ServiceFailed
+
+
+def ask_for_tokens(prompt: str, tokens: int) -> Any:
+    """Return the usual request for the log-probabilities of a text, as completion servers take it.
+
+    ``echo`` makes them repeat the text with a log-probability for each of its tokens.
+    """
+    return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 1, "echo": True}
+
+
+def ask_for_text(prompt: str, tokens: int) -> Any:
+    """Return the usual request for a completion of a prompt."""
+    return {"prompt": prompt, "max_tokens": tokens, "temperature": 0}
+
+
+def take_tokens(answer: Any) -> list[tuple[str, float | None]]:
+    """Take (token, ln p) pairs from the usual answer; the first token of a text has none."""
+    found = answer["choices"][0]["logprobs"]
+    return list(zip(found["tokens"], found["token_logprobs"], strict=True))
+
+
+def take_text(answer: Any) -> str:
+    """Take the completion from the usual answer."""
+    return str(answer["choices"][0]["text"])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextService(JsonService):
+    """A language model behind an address, asked for one canary at a time.
+
+    Guarantees: those of :class:`~epsilometer.engine.service.JsonService`: nothing that was
+        answered is asked again, and texts go nowhere but to this address.
+    Assumes: the service does not learn from what it is asked. It sees all canaries, planted or
+        not, but no coin.
+
+    Attributes:
+        log_probs: Whether it gives log-probabilities of given texts; else only completions are
+            scored, which proves far less.
+        completions: Whether prompts are completed, by which memorisation is measured.
+        tokens: Tokens that a completion has at most.
+        token_request: ``token_request(text, tokens)``, what is sent for log-probabilities.
+        text_request: ``text_request(prompt, tokens)``, what is sent for a completion.
+        token_answer: ``token_answer(JSON)``, (token, ln p) pairs of the whole text.
+        text_answer: ``text_answer(JSON)``, the completion.
+    """
+
+    log_probs: bool = True
+    completions: bool = True
+    tokens: int = 32
+    token_request: Callable[[str, int], Any] = ask_for_tokens
+    text_request: Callable[[str, int], Any] = ask_for_text
+    token_answer: Callable[[Any], Sequence[tuple[str, float | None]]] = take_tokens
+    text_answer: Callable[[Any], str] = take_text
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.whole(1, tokens=self.tokens)
+
+    def check_kept(self, answer: Any) -> None:
+        """Refuse an answer of a journal that is neither a text nor numbers."""
+        if not isinstance(answer, (str, list)):
+            raise TypeError
+
+    def measure(self, canaries: Sequence[Canary]) -> Measured:
+        """Ask for every canary: ln p of the tokens of its secret, and what follows its prompt."""
+        numbers, said = [], []
+        with self.ask_in_order() as ask:
+            for canary in canaries:
+                if self.log_probs:
+                    body = self.write_body(self.token_request(canary.text, 0))
+                    found = ask(body, functools.partial(self._read_tokens, canary=canary))
+                    numbers.append(np.array([-math.inf if x is None else x for x in found]))
+                if self.completions or not self.log_probs:
+                    body = self.write_body(self.text_request(canary.prompt, self.tokens))
+                    said.append(str(ask(body, self._read_text)))
+        return Measured(log_probs=tuple(numbers), completions=tuple(said))
+
+    def _read_tokens(self, answer: Any, canary: Canary) -> list[float | None]:
+        """Return ln p of the tokens that reach beyond the prompt."""
+        with self._wrap():
+            pairs = [(str(token), value) for token, value in self.token_answer(answer)]
+            found, position = [], 0
+            for token, value in pairs:
+                position += len(token)
+                if position > len(canary.prompt):
+                    found.append(None if value is None or not math.isfinite(value) else value)
+            if position < len(canary.text):
+                raise ValueError("fewer letters than were sent")
+        return found
+
+    def _read_text(self, answer: Any) -> str:
+        with self._wrap():
+            return str(self.text_answer(answer))
+
+    def _wrap(self) -> "_Explain":
+        return _Explain(self)
+
+
+class _Explain:
+    """Say what was expected where an answer has another form."""
+
+    def __init__(self, service: TextService) -> None:
+        self._service = service
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, (KeyError, TypeError, IndexError, ValueError)):
+            service = self._service
+            raise ServiceFailed(
+                f"Expected tokens or text in the answer of {service.where}, found none "
+                f"({type(error).__name__}) {service.so_far}. Give token_answer= and text_answer=, "
+                "functions that find them; log_probs=False where it gives text alone."
+            ) from error

@@ -1,0 +1,136 @@
+"""Bound ε from the scores of canaries that may be several records each."""
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.claim import Adjacency, Claim
+from epsilometer.core.findings import EpsilonFinding
+from epsilometer.core.scores import Scores
+from epsilometer.errors import EpsilometerWarning
+from epsilometer.stats.estimators import epsilon_lower_bound
+from epsilometer.stats.gaussians import gdp_epsilon
+from epsilometer.stats.group_privacy import bound_one_record, group_delta
+from epsilometer.stats.reach import compute_power, compute_reach
+from epsilometer.stats.score_finding import make_finding, measure_growth
+from epsilometer.stats.thresholds import Observed
+
+_METHOD = "one_run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """How one view is bounded.
+
+    Attributes:
+        delta: δ of one record.
+        confidence: Of this view alone.
+        copies: Records that a canary is.
+        paired: Whether canaries are twins, of which one is in.
+        replaced: Whether the claim is about replaced records, which twins are.
+        seed: Of ties.
+    """
+
+    delta: float
+    confidence: float
+    copies: int = 1
+    paired: bool = False
+    replaced: bool = False
+    seed: int = 0
+
+    @property
+    def design(self) -> Literal["coins", "paired"]:
+        """As of ``Scores``."""
+        return "paired" if self.paired else "coins"
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Which neighbours canaries make: a record more, or another one in its place."""
+        return "replace" if self.replaced else "add_remove"
+
+    def bound(self, scores: Observed, *, delta: float) -> EpsilonLowerBound:
+        """Return the bound on what one canary with all its copies leaks."""
+        return epsilon_lower_bound(
+            replace(scores, design=self.design),
+            delta=delta,
+            confidence=self.confidence,
+            method=_METHOD,
+            seed=self.seed,
+            adjacency=self.adjacency,
+            adversary=scores.adversary,
+        )
+
+    def prove(self, scores: Observed) -> float:
+        """Return the ε of one record that scores prove; in silence."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EpsilometerWarning)
+            return bound_one_record(
+                lambda delta: self.bound(scores, delta=delta).epsilon,
+                delta=self.delta,
+                copies=self.copies,
+            )
+
+
+def compute_group_power(asked: Question, claim: float, scores: Scores, reach: float) -> float:
+    """Return the smallest true ε of one record at which a claim is refuted 4 times in 5."""
+    if claim >= reach:
+        return math.inf
+    return compute_power(
+        asked.prove,
+        claim=claim,
+        delta=asked.delta,
+        n_in=scores.n_in,
+        n_out=scores.n_out,
+        # Copies add up: a canary of k of them is shifted k times as far as one record.
+        epsilon_of=(
+            (lambda mu: mu / asked.copies)
+            if asked.delta == 0
+            else (lambda mu: gdp_epsilon(mu / asked.copies, asked.delta))
+        ),
+        counted=not asked.paired,
+    )
+
+
+def measure_view(
+    scores: Scores, asked: Question, *, claim: Claim | None, caveats: tuple[str, ...] = ()
+) -> EpsilonFinding:
+    """Return what the scores of one kind of canaries prove.
+
+    Guarantees: the bound exceeds the true ε of one record with chance at most
+        ``1 - asked.confidence``.
+    Assumes: canaries were planted as their design says.
+
+    Args:
+        scores: Of canaries, with title and adversary.
+        asked: How they are bounded.
+        claim: What was claimed, if anything.
+        caveats: What a reader of the bound must know.
+    """
+    epsilon = asked.prove(scores)
+    own = asked.bound(scores, delta=group_delta(epsilon, asked.delta, copies=asked.copies))
+    said = caveats
+    if asked.copies > 1:
+        said = (
+            f"Every canary was {asked.copies} records: ε of one record is what all its copies "
+            "together allow (group privacy).",
+            *caveats,
+        )
+    bound = msgspec.structs.replace(
+        own, epsilon=epsilon, delta=asked.delta, caveats=(*own.caveats, *said)
+    )
+    reach = max(epsilon, compute_reach(asked.prove, scores))
+    power = None if claim is None else compute_group_power(asked, claim.epsilon, scores, reach)
+    return make_finding(
+        scores,
+        [bound],
+        prove=asked.prove,
+        claim=claim,
+        subject=scores.title,
+        growth=measure_growth(scores, asked.prove, seed=asked.seed, in_order=False),
+        reach=reach,
+        power=power,
+    )

@@ -1,0 +1,217 @@
+"""Audit a run of a Hugging Face Trainer: a callback, and nothing else changes."""
+
+# mypy: allow-subclassing-any
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+from transformers import TrainerCallback
+
+from epsilometer import _validate
+from epsilometer._dispatch import audit as run_audit
+from epsilometer._files import write_whole
+from epsilometer.audits.text.causal_model import CausalModel
+from epsilometer.audits.text.measuring import Measured
+from epsilometer.audits.text.planting import PlantedTexts
+from epsilometer.audits.text.subject import LanguageModel
+from epsilometer.core.audit import Audit
+from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim, as_claim
+from epsilometer.core.findings import Check, ConformanceFinding
+from epsilometer.core.renderers import render
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.huggingface.run_checks import RunChecks, unwrap_optimizer
+from epsilometer.report.model_card import write_model_card
+
+AUDIT, PAGE, CARD = "audit.json", "audit.html", "README.md"
+_log = logging.getLogger(__name__)
+
+
+class PrivacyAudit(TrainerCallback):
+    """Audit the run that is done anyway: ``Trainer(…, callbacks=[PrivacyAudit(planted, 8.0, …)])``.
+
+    Before training it says what the canaries can refute, and measures them on the model as it is:
+    the reference. During training it watches batches and books, or lets ``watch`` do it. At the end
+    it measures the canaries again, and writes ``audit.json``, ``audit.html`` and a section of
+    ``README.md`` into the output folder.
+
+    Guarantees: weights, batches and random streams of training stay as they are. All bounds hold
+        together at ``confidence``.
+    Assumes: ``train_dataset`` is made from ``planted.dataset``, one record per text; every process
+        plants with the same seed.
+
+    Args:
+        planted: What ``plant_texts`` returned.
+        claim: The claimed ε, or a ``Claim``; by default what the accountant reports at ``delta``.
+        delta: δ; not needed beside a ``Claim``.
+        confidence: Of all bounds together.
+        scores: As of ``LanguageModel``.
+        watch: ``watch(optimizer, loader)`` starts what watches the noise and clipping of the run:
+            with Opacus ``lambda optimizer, loader: audited(engine, optimizer, loader)``.
+        accountant: Has ``history`` and ``get_epsilon``, as those of Opacus. Its books are
+            compared with what happens; not needed beside ``watch``.
+        tokenizer: Where the Trainer has none.
+        batch_size: Canaries that are measured at once.
+        card: Whether ``README.md`` is written.
+        seed: Of ties.
+
+    Attributes:
+        audit: The audit, once training has ended; None before, and in other processes.
+    """
+
+    def __init__(
+        self,
+        planted: PlantedTexts,
+        claim: Claim | float | None = None,
+        *,
+        delta: float | None = None,
+        confidence: float = DEFAULT_CONFIDENCE,
+        scores: Sequence[str] | None = None,
+        watch: Callable[[Any, Any], Any] | None = None,
+        accountant: Any = None,
+        tokenizer: Any = None,
+        batch_size: int = 32,
+        card: bool = True,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(planted, PlantedTexts):
+            raise InvalidArgument(
+                f"Expected what plant_texts returned, got {type(planted).__name__}."
+            )
+        _validate.open_unit(confidence=confidence)
+        self._planted, self._claim = planted, as_claim(claim, delta=delta)
+        self._delta = delta if self._claim is None else self._claim.delta
+        if self._delta is None:
+            raise InvalidArgument("Expected delta, got none. Give delta=1e-5, say, or a Claim.")
+        if accountant is not None and not hasattr(accountant, "history"):
+            raise InvalidArgument(
+                f"Expected an accountant with history, got {type(accountant).__name__}."
+            )
+        self._confidence, self._scores = confidence, None if scores is None else tuple(scores)
+        self._watch_with, self._accountant = watch, accountant
+        self._tokenizer, self._batch_size = tokenizer, batch_size
+        self._card, self._seed = card, seed
+        self._reference: Measured | None = None
+        self._watch: Any = None
+        self._own: RunChecks | None = None
+        self.audit: Audit | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Say what can be refuted, measure the reference, and begin to watch."""
+        _refuse_shards(args)
+        if getattr(args, "packing", False):
+            raise InvalidArgument(
+                "Expected packing=False, got True: packed rows join several records, so that a "
+                "claim about one record says nothing about a planted text."
+            )
+        loader, optimizer = parts.get("train_dataloader"), parts.get("optimizer")
+        if self._watch_with is not None:
+            self._watch = self._watch_with(unwrap_optimizer(optimizer), loader)
+        elif self._accountant is not None:
+            self._own = RunChecks(
+                loader,
+                optimizer,
+                self._accountant,
+                processes=args.world_size,
+                accumulated=args.gradient_accumulation_steps,
+            )
+        if not state.is_world_process_zero:
+            return
+        views = 1 if self._scores is None else len(self._scores)
+        forecast = self._planted.forecast(
+            self._claim, delta=self._delta, confidence=self._confidence, views=views
+        )
+        _log.warning("epsilometer: %s", forecast)  # a forecast after training is worth nothing
+        model = self._wrap(parts)
+        self._refuse_split_tokens(model)
+        self._reference = model.measure(self._planted.canaries)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Count a step."""
+        if self._own is not None:
+            self._own.take_step()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Measure the canaries, judge the claim, and write all of it into the output folder."""
+        for each in (self._watch, self._own):
+            if each is not None:
+                each.close()
+        if not state.is_world_process_zero:
+            return
+        found = run_audit(
+            LanguageModel(
+                self._wrap(parts),
+                self._planted,
+                reference=self._reference,
+                scores=self._scores,
+                title=f"{type(parts.get('model')).__name__}, {state.global_step:,} steps",
+            ),
+            self._find_claim(),
+            delta=self._delta,
+            confidence=self._confidence,
+            seed=self._seed,
+        )
+        checks = self._find_checks()
+        if checks is not None:
+            found = replace(found, findings=(*found.findings, checks))
+        self.audit = found
+        self._write(Path(args.output_dir))
+
+    def _write(self, folder: Path) -> None:
+        assert self.audit is not None  # it was just made
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (AUDIT, PAGE):
+            write_whole(folder / name, render(self.audit, Path(name).suffix), private=False)
+        if self._card:
+            card = folder / CARD
+            before = card.read_text("utf-8") if card.exists() else ""
+            after = write_model_card(before, self.audit).encode("utf-8")
+            write_whole(card, after, private=False)
+        _log.warning("epsilometer: %s; written to %s", self.audit.verdict, folder)
+
+    def _find_claim(self) -> Claim | None:
+        """Return the claim; the accountant's where none was given."""
+        if self._claim is not None or self._accountant is None:
+            return self._claim
+        epsilon = float(self._accountant.get_epsilon(self._delta))
+        return Claim(epsilon, self._delta or 0.0, sampler="Poisson", accountant="the run's own")
+
+    def _find_checks(self) -> ConformanceFinding | None:
+        watch = self._own if self._watch is None else self._watch
+        if watch is None:
+            return None
+        finding: ConformanceFinding = watch.conformance
+        checks: tuple[Check, ...] = finding.checks
+        return finding if checks else None
+
+    def _wrap(self, parts: dict[str, Any]) -> CausalModel:
+        tokenizer = self._tokenizer or parts.get("processing_class")
+        if tokenizer is None:
+            raise InvalidArgument(
+                "Expected a tokenizer, got none. Give tokenizer=, or processing_class= of the "
+                "Trainer."
+            )
+        return CausalModel(parts["model"], tokenizer, batch_size=self._batch_size)
+
+    def _refuse_split_tokens(self, model: CausalModel) -> None:
+        """Refuse to train where new tokens are not in the vocabulary: they would prove little."""
+        new = self._planted.new_tokens
+        if new and len(model.tokenizer.encode(new[-1])) != 1:
+            raise InvalidArgument(
+                f"Expected {len(new):,} new tokens in the vocabulary, found none. Before training: "
+                "tokenizer.add_tokens(list(planted.new_tokens)), and then "
+                "model.resize_token_embeddings(len(tokenizer))."
+            )
+
+
+def _refuse_shards(args: Any) -> None:
+    """Refuse runs in which no process holds the whole model."""
+    sharded = bool(getattr(args, "fsdp", None)) or bool(getattr(args, "deepspeed", None))
+    if sharded:
+        raise InvalidArgument(
+            "Expected a model that every process holds as a whole (one process, or DDP), got FSDP "
+            "or DeepSpeed. Save the model, and audit it: epsilometer audit with source.type = "
+            '"saved-model".'
+        )

@@ -1,0 +1,296 @@
+"""What planted texts prove of a model: right bounds, memorisation, and every score."""
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+import epsilometer as em
+from epsilometer._dispatch import read_call
+from epsilometer.audits.text.canaries import Canary
+from epsilometer.audits.text.measuring import SCORES, Measured, compare_texts
+from epsilometer.audits.text.memorisation import compute_exposure, measure_memorisation
+from epsilometer.audits.text.subject import split_scores
+from epsilometer.audits.text.text_service import TextService
+from epsilometer.audits.text.views import Question
+from epsilometer.core.memorisation import MemorisationFinding
+from epsilometer.engine.service import ServiceFailed
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats.gaussians import gaussian_sigma
+from tests.audits.text.test_planting import TEXTS, Letters
+
+DELTA, FLAKE = 1e-5, 1e-6
+
+
+def plant(count: int = 400, **more: Any) -> Any:
+    how = {name: more.pop(name) for name in ("seed", "design", "out") if name in more}
+    return em.plant_texts(TEXTS, canaries=em.TextCanaries(count=count, **more), **how)
+
+
+def leak(planted: Any, shift: float, seed: int = 0) -> Measured:
+    """What a model says that shifts the ln p of planted texts."""
+    rng = np.random.default_rng(seed)
+    return Measured(log_probs=tuple(rng.normal(shift * coin, 1, 1) for coin in planted.included))
+
+
+@pytest.mark.parametrize(("copies", "design"), [(1, "coins"), (2, "coins"), (1, "paired")])
+def test_bounds_are_wrong_no_more_often_than_they_say(copies: int, design: Any) -> None:
+    """A Gaussian mechanism releases each canary: with k copies, k times as far away."""
+    truth, audits, confidence = 1.5, 30, 0.8
+    shift = copies / gaussian_sigma(truth, DELTA)
+    wrong = 0
+    for seed in range(audits):
+        planted = plant(300, repetitions=copies, seed=seed, design=design)
+        scores = split_scores(
+            planted,
+            slice(None),
+            np.concatenate(leak(planted, shift, seed).log_probs),
+            title="",
+            adversary="",
+        )
+        asked = Question(
+            delta=DELTA, confidence=confidence, copies=copies, paired=design == "paired"
+        )
+        wrong += asked.prove(scores) > truth
+    assert wrong <= scipy.stats.binom.isf(FLAKE, audits, 1 - confidence)
+
+
+def test_copies_that_are_not_paid_for_would_refute_a_true_claim() -> None:
+    """The planted mistake: 8 copies of a record, judged as if they were one."""
+    truth = 0.5
+    planted = plant(1_000, repetitions=8)
+    measured = leak(planted, 8 / gaussian_sigma(truth, DELTA))
+    right = em.audit(em.LanguageModel(measured, planted), truth, delta=DELTA)
+    assert right.verdict != "refuted"
+    inside = [
+        float(x[0]) for x, coin in zip(measured.log_probs, planted.included, strict=True) if coin
+    ]
+    outside = [
+        float(x[0])
+        for x, coin in zip(measured.log_probs, planted.included, strict=True)
+        if not coin
+    ]
+    unpaid = em.audit(em.Scores(inside, outside, design="coins"), truth, delta=DELTA)
+    assert unpaid.verdict == "refuted"
+
+
+def test_several_scores_and_kinds_share_the_confidence() -> None:
+    wanted = (em.TextCanaries(count=100), em.TextCanaries(count=100, kind="new"))
+    planted = em.plant_texts(TEXTS, canaries=wanted)
+    rng = np.random.default_rng(0)
+    measured = Measured(
+        log_probs=tuple(rng.normal(0, 1, 3) for _ in planted.canaries),
+        ranks=tuple(rng.integers(0, 9, 3).astype(float) for _ in planted.canaries),
+        completions=tuple("x" for _ in planted.canaries),
+    )
+    names = ("loss", "reference", "rank", "min-k", "completion")
+    subject = em.LanguageModel(measured, planted, reference=measured, scores=names)
+    audit = em.audit(subject, 1.0, delta=DELTA)
+    assert len(audit.views) == 10
+    assert {round(bound.confidence, 6) for bound in audit.bounds} == {0.995}
+    assert {bound.design for bound in audit.bounds} == {"coins"}
+    assert set(names) == set(SCORES)
+
+
+def test_a_claim_for_replaced_records_is_not_judged_by_coins() -> None:
+    planted = plant()
+    claim = em.Claim(0.5, delta=DELTA, adjacency="replace")
+    assert em.audit(em.LanguageModel(leak(planted, 9), planted), claim).verdict == "cannot judge"
+    twins = plant(design="paired")
+    assert em.audit(em.LanguageModel(leak(twins, 9), twins), claim).verdict == "refuted"
+
+
+def test_what_diverged_counts_as_not_learned() -> None:
+    planted = plant()
+    broken = Measured(log_probs=tuple(np.array([np.nan]) for _ in planted.canaries))
+    audit = em.audit(em.LanguageModel(broken, planted), 1.0, delta=DELTA)
+    assert audit.epsilon == 0
+    assert audit.verdict == "not refuted"
+
+
+def test_scores_that_need_more_say_so() -> None:
+    planted = plant(20)
+    text = Measured(completions=("x",) * 20)
+    assert em.audit(em.LanguageModel(text, planted), delta=DELTA).verdict == "no claim"
+    for scores, said in ((("loss",), "log-probabilities"), (("reference",), "reference model")):
+        with pytest.raises(InvalidArgument, match=said):
+            em.audit(em.LanguageModel(text, planted, scores=scores), delta=DELTA)
+    with pytest.raises(InvalidArgument, match="scores among"):
+        em.LanguageModel(text, planted, scores=("none",))
+    with pytest.raises(InvalidArgument, match="planted"):
+        em.LanguageModel(text, TEXTS)
+    with pytest.raises(InvalidArgument, match="model with measure"):
+        em.LanguageModel(object(), planted)
+    with pytest.raises(InvalidArgument, match="measurements of 20"):
+        em.audit(em.LanguageModel(Measured(completions=("x",)), planted), delta=DELTA)
+
+
+def test_texts_are_compared_by_their_edit_distance() -> None:
+    assert compare_texts("kitten", "sitting") == pytest.approx(1 - 2 / 6)  # of its first letters
+    assert compare_texts("abc", "") == 0
+    assert compare_texts("  abc", " abc") == 1
+
+
+def test_exposure_is_that_of_the_rank() -> None:
+    outside = np.arange(7.0)
+    assert compute_exposure(np.array([100.0]), outside)[0] == 3
+    assert compute_exposure(np.array([-1.0]), outside)[0] == 0
+    assert compute_exposure(np.array([6.0]), outside)[0] == 2  # equal ones count against it
+
+
+def test_memorisation_has_limits_that_hold() -> None:
+    """Of a model that completes each planted text with chance 0.3, limits at 80 % confidence."""
+    planted, missed, trials = plant(200), 0, 30
+    rng = np.random.default_rng(0)
+    for _ in range(trials):
+        said = tuple(
+            canary.secret if coin and rng.random() < 0.3 else "no"
+            for canary, coin in zip(planted.canaries, planted.included, strict=True)
+        )
+        found = measure_memorisation(
+            Measured(completions=said),
+            planted.canaries,
+            planted.included,
+            scores=rng.normal(size=200),
+            confidence=0.8,
+            named="some",
+        )
+        assert found is not None
+        missed += not found.exact_low <= 0.3 <= found.exact_high
+        assert found.near_held_out == 0
+        assert found.exposure is not None
+        assert found.exposure_low <= found.exposure <= found.exposure_high <= found.most_exposure
+    assert missed <= scipy.stats.binom.isf(FLAKE, trials, 0.2)
+
+
+def test_a_model_of_torch_is_measured_as_by_hand() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Embedding(128, 8), torch.nn.Linear(8, 128))
+    module.train()
+    state = torch.get_rng_state()
+    measured = em.CausalModel(module, Letters(), batch_size=2).measure(
+        [Canary("ab", "cd"), Canary("x", "yz!"), Canary("longer", "a")]
+    )
+    assert torch.equal(state, torch.get_rng_state())
+    assert module.training
+    logits = module(torch.tensor([[ord("b")]]))[0, 0].log_softmax(0)
+    assert measured.log_probs[0][0] == pytest.approx(float(logits[ord("c")].detach()), rel=1e-5)
+    assert measured.ranks[0][0] == float((logits > logits[ord("c")]).sum())
+    assert [tokens.size for tokens in measured.log_probs] == [2, 3, 1]
+    assert [len(said) for said in measured.completions] == [2, 3, 1]
+    assert ord(measured.completions[0][0]) == int(logits.argmax())
+
+
+def test_a_trained_model_of_torch_is_refuted() -> None:
+    """A table of next letters that saw planted texts alone."""
+    planted = plant(300, kind="new", prompt=1)
+
+    class Whole(Letters):
+        def encode(self, text: str) -> list[int]:
+            head, found, name = text.partition("<canary-")
+            return super().encode(head) + ([200 + int(name[:-1])] if found else [])
+
+        def decode(self, ids: list[int]) -> str:
+            return "".join(f"<canary-{at - 200:06d}>" if at >= 200 else chr(at) for at in ids)
+
+    module = torch.nn.Sequential(torch.nn.Embedding(600, 1), torch.nn.Linear(1, 600))
+    with torch.no_grad():
+        module[1].weight.zero_()
+        module[1].bias.zero_()
+        for place, coin in enumerate(planted.included):
+            module[1].bias[200 + place] = 5.0 * coin
+    audit = em.audit(em.LanguageModel(em.CausalModel(module, Whole()), planted), 2.0, delta=DELTA)
+    assert audit.verdict == "refuted"
+    found = audit.one(MemorisationFinding)
+    assert found is not None
+    assert found.held_out == (~planted.included).sum()
+
+
+def test_a_private_folder_is_audited_again_from_a_file(tmp_path: Path) -> None:
+    planted = plant(out=tmp_path / "private")
+    first = em.audit(em.LanguageModel(leak(planted, 9), planted), 1.0, delta=DELTA)
+    settings = tmp_path / "audit.toml"
+    settings.write_text(
+        f"[claim]\nepsilon = 1.0\ndelta = {DELTA}\n[language_model]\n"
+        f'source = {{type = "text-run", folder = "{tmp_path / "private"}"}}\n',
+        "utf-8",
+    )
+    again = read_call(settings).run()
+    assert again.epsilon == first.epsilon
+    assert again.verdict == first.verdict == "refuted"
+
+
+class Server:
+    """Completion server of a model that knows planted texts."""
+
+    def __init__(self, planted: Any, *, log_probs: bool) -> None:
+        known = {c.text: coin for c, coin in zip(planted.canaries, planted.included, strict=True)}
+        secrets = {
+            c.prompt: c.secret
+            for c, coin in zip(planted.canaries, planted.included, strict=True)
+            if coin
+        }
+        self.asked = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.asked += 1
+                text = body["prompt"]
+                if "logprobs" in body:
+                    value = -0.1 if known[text] else -5.0
+                    tokens = [text[:4], text[4:]]
+                    found: Any = {"logprobs": {"tokens": tokens, "token_logprobs": [None, value]}}
+                else:
+                    found = {"text": secrets.get(text, "what?")}
+                said = json.dumps({"choices": [found if log_probs or "text" in found else {}]})
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(said.encode())
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.http.server_port}/v1/completions"
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+
+@pytest.mark.parametrize("log_probs", [True, False], ids=["log-probabilities", "text alone"])
+def test_a_model_behind_an_address_is_refuted(tmp_path: Path, log_probs: bool) -> None:
+    planted = plant(30)
+    server = Server(planted, log_probs=log_probs)
+
+    def ask() -> TextService:
+        more = {"journal": tmp_path / "journal", "per_second": 1e6, "log_probs": log_probs}
+        return TextService(server.url, **more)
+
+    audit = em.audit(em.LanguageModel(ask(), planted), 0.5, delta=DELTA)
+    assert audit.verdict == "refuted"
+    asked = server.asked
+    again = em.audit(em.LanguageModel(ask(), planted), 0.5, delta=DELTA)
+    assert server.asked == asked == 30 * (1 + log_probs)
+    assert again.epsilon == audit.epsilon
+    journal = (tmp_path / "journal").read_text("utf-8")
+    assert not any(canary.prompt in journal for canary in planted.canaries)
+    server.close()
+
+
+def test_an_answer_of_another_form_is_explained(tmp_path: Path) -> None:
+    planted = plant(4)
+    server = Server(planted, log_probs=False)
+    service = TextService(server.url, journal=tmp_path / "journal", per_second=1e6)
+    with pytest.raises(ServiceFailed, match="log_probs=False"):
+        service.measure(planted.canaries)
+    server.close()

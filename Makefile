@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test setup browser check docs slow fuzz bench comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
+.PHONY: demo test test-jax test-lightning test-huggingface setup browser check docs slow fuzz bench comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
 
 # The package and what it depends on, no extras: half a minute on a fast network.
 demo: $(BASE)
@@ -41,16 +41,17 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/terms.py
 	$(BIN)/python docs/site_pages.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/zensical build --strict --clean
 	$(BIN)/python -m pytest -q --doctest-modules --ignore-glob="*_cuda.py" src README.md docs --doctest-glob="*.md"
 
-# The site, into site/: strict, so that a link or an anchor that leads nowhere fails (with --quiet it
-# would not). Nothing is fetched.
+# The site, into site/: strict, so that a link or an anchor that leads nowhere fails. Nothing is
+# fetched, and search works from the folder.
 docs: setup
 	$(BIN)/python docs/site_pages.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "site/index.html; with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
+	$(BIN)/zensical build --strict --clean
+	@echo site/index.html
 
 slow: setup
 	$(PYTEST) -m slow
@@ -65,6 +66,7 @@ bench: comparison
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/batched_gaussian.py
 	$(BIN)/python benchmarks/shuffling.py
+	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/canaries.py
 	$(BIN)/python benchmarks/posterior.py
@@ -91,13 +93,36 @@ calibration: setup
 zoo: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m epsilometer.zoo $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
 
+# Frameworks that the main environment does not have: each in an environment of its own, with its
+# extra and pinned constraints.
+.venv-%/ready: constraints-%.txt pyproject.toml
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -c $< -e ".[$*]" --group framework-$*
+	touch $@
+
+FRAMEWORK_PYTEST = OMP_NUM_THREADS=1 .venv-$(1)/bin/python -m pytest -q --doctest-modules
+
+test-jax: .venv-jax/ready
+	KERAS_BACKEND=jax $(call FRAMEWORK_PYTEST,jax) tests/integrations/jax_privacy tests/networks/test_jax_trainer.py \
+	  tests/networks/test_trainer_contract.py src/epsilometer/integrations/jax_privacy src/epsilometer/networks/jax_trainer.py
+
+test-lightning: .venv-lightning/ready
+	$(call FRAMEWORK_PYTEST,lightning) tests/integrations/lightning src/epsilometer/integrations/lightning.py
+
+# Small models are built from configurations; nothing is downloaded.
+test-huggingface: .venv-huggingface/ready
+	HF_HUB_OFFLINE=1 $(call FRAMEWORK_PYTEST,huggingface) --confcutdir=tests/huggingface tests/huggingface
+
 # Goes on where it was stopped; MODULE=binomial runs those of one module anew.
 mutation: setup
 	OMP_NUM_THREADS=1 CI=1 $(BIN)/python docs/mutation.py $(MODULE)
 
 # Runs them again and writes their outputs; the tests compare.
-notebooks: setup
+notebooks: setup .venv-jax/ready .venv-huggingface/ready
 	$(BIN)/python -m tests.notebooks
+	.venv-jax/bin/python -m tests.notebooks jax
+	.venv-huggingface/bin/python -m tests.notebooks huggingface
 
 # Real reports and their pictures, each by its command: four minutes of CPU.
 gallery: setup
@@ -114,4 +139,4 @@ reliability: setup
 	OMP_NUM_THREADS=1 $(BIN)/python docs/reliability.py
 
 clean:
-	rm -rf $(VENV) .venv-peers
+	rm -rf $(VENV) .venv-peers .venv-jax .venv-lightning .venv-huggingface

@@ -36,7 +36,8 @@ GROUPS = {
     "Audit": ("audit", "Claim", "UntilRefuted", "UntilNarrow"),
     "Subjects": (
         *("Scores", "ScoreCounts", "Runs", "TrainFunction", "ShuffledSGD", "DPSGD", "Federated"),
-        *("Cosines", "GaussianMechanism", "Classifier", "Posterior", "Step"),
+        *("Cosines", "GaussianMechanism", "Classifier", "Regressor", "Posterior", "Step"),
+        "LanguageModel",
     ),
     "Results": (
         *("Audit", "findings", "EpsilonLowerBound", "EpsilonEstimate", "explain", "Explanation"),
@@ -45,6 +46,7 @@ GROUPS = {
         *("rules", "samplers", "sampling", "models", "optimizers", "federation", "ReleaseForm"),
         *("Record", "SphereCanaries", "HadamardCanaries", "watch_loader"),
     ),
+    "Canaries in texts": ("TextCanaries", "plant_texts", "load_planted", "CausalModel"),
     "Bounds and accounting": (
         *("epsilon_lower_bound", "ConfidenceSequence", "tradeoff_curve", "TradeoffCurve"),
         *("dp_curve", "gdp_curve", "gaussian_epsilon", "gaussian_sigma", "gaussian_delta"),

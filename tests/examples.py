@@ -20,7 +20,9 @@ from epsilometer.core.findings import (
     GroupRisk,
     LeaveOneOut,
     MembershipFinding,
+    MemorisationFinding,
     PosteriorRuns,
+    PredictionChange,
     RecordRisk,
     RemedyFinding,
     RemovalPlan,
@@ -30,6 +32,7 @@ from epsilometer.core.findings import (
     SamplerNoise,
     SweepPoint,
     TheoryEpsilon,
+    ThreatFinding,
     Variation,
 )
 
@@ -357,6 +360,64 @@ def a_release(
     return Audit(**{**plain, "findings": (*rules, *findings), **changed})
 
 
+def a_regression() -> Audit:
+    """An audit of a regressor, with a finding of every kind that a classifier has not."""
+    change = PredictionChange(
+        path="exact: least squares",
+        measured=100,
+        of=120,
+        unit="multiples of 1000",
+        limit=1.0,
+        exposed=3,
+        median=0.25,
+        largest=2.5,
+        median_floor=None,
+        largest_floor=None,
+        coverage="Of the rest nothing is known.",
+        skill=0.5,
+    )
+    threat = ThreatFinding(
+        threat="attribute",
+        column="age",
+        value=0.125,
+        low=0.0625,
+        high=0.25,
+        inside=0.75,
+        outside=0.625,
+        baseline=0.5,
+        confidence=0.95,
+        note="The model tells more of those inside.",
+    )
+    return a_release(
+        subject="linear on people.csv",
+        findings=(change, threat),
+        provenance=a_provenance(subject="Regressor", delta=None),
+    )
+
+
+def a_language_model() -> Audit:
+    """An audit of a language model: a bound, and what it memorised."""
+    memorised = MemorisationFinding(
+        canaries="random strings",
+        planted=500,
+        held_out=500,
+        exact=0.25,
+        exact_low=0.125,
+        exact_high=0.375,
+        near=0.5,
+        near_low=0.375,
+        near_high=0.625,
+        near_held_out=0.0,
+        similarity=0.75,
+        exposure=4.0,
+        exposure_low=3.0,
+        exposure_high=5.0,
+        most_exposure=9.0,
+        confidence=0.95,
+    )
+    return an_audit(subject="a language model", claim=a_claim(3.0), power=4.0, more=(memorised,))
+
+
 def a_form(form: str = "mean+std, to 0.01", **changed: Any) -> FormFinding:
     kind, _, unit = form.partition(", to ")
     bounds = (
@@ -512,6 +573,8 @@ AUDITS: dict[str, Audit] = {
     "do not release": a_release(),
     "release": a_release(rules=(a_rule(outcome="pass"),)),
     "cannot tell": a_release(rules=(a_rule(outcome="unclear"),)),
+    "regressor": a_regression(),
+    "language model": a_language_model(),
     "posterior": a_posterior(),
     "posterior without a claim": a_posterior(claim=None),
     "violated": an_audit(claim=a_claim(3.0), more=(a_violation(),)),

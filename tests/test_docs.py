@@ -37,6 +37,22 @@ PAPERS = {  # those the audits grew out of, and the keys they are cited by
 TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
 
 
+# Pages that a command writes, and pages about the papers that are reproduced.
+GENERATED = re.compile(
+    r"docs/(calibration|comparison|llm|modules|power|reliability|reproductions|zoo|papers/|reference/|lint/)"
+)
+_NO_PROSE = re.compile(r"^```.*?^```|^    .*?$|\]\([^)]*\)|<!--.*?-->", re.M | re.S)
+
+
+def test_documentation_is_short_enough_to_be_read() -> None:
+    """Of pages written by hand; with those that commands write there are about 50,000 words."""
+    pages = [page for page in PAGES if ROOT / "docs" in page.parents]
+    written = [page for page in pages if not GENERATED.match(page.relative_to(ROOT).as_posix())]
+    assert 40 < len(written) < len(pages)
+    prose = " ".join(_NO_PROSE.sub("", page.read_text("utf-8")) for page in written)
+    assert len(re.findall(r"[^\W\d_][\w’'-]*", prose)) <= 35_000
+
+
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):

@@ -8,10 +8,12 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from tests.notebooks import METADATA, NOTEBOOKS, executed, texts
+from tests.notebooks import METADATA, NOTEBOOKS, RUNNABLE, executed, texts
 
 # A notebook of frameworks that are not installed must not pass by not being there.
-assert {path.stem for path in NOTEBOOKS} >= {"opacus", "flower", "scikit_learn"}
+assert {path.stem for path in NOTEBOOKS} >= {
+    *("opacus", "flower", "scikit_learn", "jax", "huggingface"),
+}
 REFRESH = "If the new output is right, `make notebooks` writes it into the notebooks."
 # Addresses in memory, timings, bars of progress, folders of a machine.
 NOISE = re.compile(r"0x[0-9a-f]{6}|\d+(?:\.\d+)? ?(?:ms|seconds)\b|█|it/s|/(?:tmp|home|root|work)/")
@@ -25,7 +27,7 @@ def outputs(notebook: NotebookNode) -> list[NotebookNode]:
     "path",
     [  # Those that train take half a minute.
         pytest.param(path, marks=pytest.mark.slow if path.stem in {"opacus", "flower"} else ())
-        for path in NOTEBOOKS
+        for path in RUNNABLE
     ],
     ids=lambda path: path.stem,
 )

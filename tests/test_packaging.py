@@ -142,7 +142,7 @@ def test_the_sdist_has_what_the_tests_need_and_no_more(built: tuple[Path, Path])
     known |= {"pyproject.toml", "Makefile", "constraints.txt", "README.md", "CHANGELOG.md"}
     known |= {"SECURITY.md", "CODE_OF_CONDUCT.md", "CITATION.cff", "action.yml", "Dockerfile"}
     known |= {"conda", ".github", ".devcontainer", ".pre-commit-config.yaml", "hatch_build.py"}
-    known |= {".pre-commit-hooks.yaml"}
+    known |= {".pre-commit-hooks.yaml", *(path.name for path in ROOT.glob("constraints-*.txt"))}
     assert top <= known | {"CONTRIBUTING.md", "LICENSE", "PKG-INFO", ".gitignore", ""}
 
 

@@ -13,8 +13,14 @@ if (location.protocol === "file:") {
     }
 
     start(inside, address) {
-      // What the script sends goes to whoever made this worker.
-      inside.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+      // What the script sends goes to whoever made this worker. Later, as messages of workers do: a
+      // reply within the call that asked would find its asker half-way.
+      inside.postMessage = (data) =>
+        setTimeout(() => {
+          const event = new MessageEvent("message", { data: structuredClone(data) });
+          this.dispatchEvent(event);
+          this.onmessage?.(event); // a property, which plain event targets do not call
+        });
       const script = inside.document.createElement("script");
       script.src = address;
       script.addEventListener("load", () => {
@@ -27,7 +33,10 @@ if (location.protocol === "file:") {
 
     postMessage(data) {
       if (!this.inside) this.waiting.push(data);
-      else this.inside.dispatchEvent(new MessageEvent("message", { data }));
+      else {
+        const copied = structuredClone(data);
+        setTimeout(() => this.inside.dispatchEvent(new MessageEvent("message", { data: copied })));
+      }
     }
 
     terminate() {}

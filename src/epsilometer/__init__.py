@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
         sufficient_noise as sufficient_noise,
     )
     from epsilometer.audits.posterior.disclosure import ReleaseForm as ReleaseForm
+    from epsilometer.audits.classifier.regression.subject import Regressor as Regressor
     from epsilometer.audits.classifier.subject import Classifier as Classifier
     from epsilometer.audits.dpsgd.subject import DPSGD as DPSGD
     from epsilometer.audits.federated.subject import Federated as Federated
@@ -42,6 +43,13 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
     from epsilometer.audits.training.runs import Runs as Runs
     from epsilometer.audits.shuffling.subject import ShuffledSGD as ShuffledSGD
     from epsilometer.audits.step.subject import Step as Step
+    from epsilometer.audits.text.canaries import TextCanaries as TextCanaries
+    from epsilometer.audits.text.planting import (
+        load_planted as load_planted,
+        plant_texts as plant_texts,
+    )
+    from epsilometer.audits.text.causal_model import CausalModel as CausalModel
+    from epsilometer.audits.text.subject import LanguageModel as LanguageModel
     from epsilometer.audits.training.subject import TrainFunction as TrainFunction
     from epsilometer.core.record import Record as Record
     from epsilometer.audits.federated.directions import (
@@ -117,8 +125,13 @@ _HOME = {
     "audits.federated.subject": ("Federated",),
     "audits.federated.cosine_audit": ("Cosines", "GaussianMechanism"),
     "audits.classifier.subject": ("Classifier",),
+    "audits.classifier.regression.subject": ("Regressor",),
     "audits.posterior.subject": ("Posterior",),
     "audits.step.subject": ("Step",),
+    "audits.text.canaries": ("TextCanaries",),
+    "audits.text.causal_model": ("CausalModel",),
+    "audits.text.planting": ("load_planted", "plant_texts"),
+    "audits.text.subject": ("LanguageModel",),
     "engine.engines": (
         "Dask",
         "InProcess",

@@ -45,8 +45,10 @@ SUBJECTS: Registry[Any] = Registry(
         "Cosines": "epsilometer.audits.federated.cosine_audit",
         "GaussianMechanism": "epsilometer.audits.federated.cosine_audit",
         "Classifier": "epsilometer.audits.classifier.job",
+        "Regressor": "epsilometer.audits.classifier.regression.job",
         "Posterior": "epsilometer.audits.posterior.subject",
         "Step": "epsilometer.audits.step.subject",
+        "LanguageModel": "epsilometer.audits.text.subject",
         "Demo": "epsilometer.audits.training.demo",
     },
 )
@@ -109,7 +111,8 @@ def audit(
     Args:
         subject: What is audited: ``Scores``, ``ShuffledSGD``, ``TrainFunction``, ``Runs``,
             ``DPSGD``, ``Federated``, ``Cosines``, ``GaussianMechanism``, ``Classifier``,
-            ``Posterior``, ``Step``, or what another package registers.
+            ``Regressor``, ``Posterior``, ``Step``, ``LanguageModel``, or what another package
+            registers.
         claim: The claimed ε, a ``Claim``, or None.
         delta: δ; not needed beside a ``Claim``, which has one.
         confidence: With which all deciding bounds hold together.

@@ -103,7 +103,8 @@ def rates(**named: Any) -> None:
 
 
 def _as_array(name: str, value: Any) -> FloatArray:
-    if np.ma.isMaskedArray(value) and np.ma.is_masked(value):
+    # A masked array, told without loading numpy.ma.
+    if isinstance(value, np.ndarray) and np.any(getattr(value, "mask", False)):
         raise InvalidArgument(
             f"Expected no masked scores in {name}: a run left out is evidence lost. "
             "Score a diverged run as ±inf."

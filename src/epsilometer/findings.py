@@ -21,7 +21,9 @@ from epsilometer.core.findings import (
     GroupRisk,
     LeaveOneOut,
     MembershipFinding,
+    MemorisationFinding,
     PosteriorRuns,
+    PredictionChange,
     RecordRisk,
     RemedyFinding,
     RemovalPlan,
@@ -31,6 +33,7 @@ from epsilometer.core.findings import (
     SamplerNoise,
     SweepPoint,
     TheoryEpsilon,
+    ThreatFinding,
     Variation,
 )
 
@@ -48,7 +51,9 @@ __all__ = [
     "GroupRisk",
     "LeaveOneOut",
     "MembershipFinding",
+    "MemorisationFinding",
     "PosteriorRuns",
+    "PredictionChange",
     "RecordRisk",
     "RemedyFinding",
     "RemovalPlan",
@@ -58,5 +63,6 @@ __all__ = [
     "SamplerNoise",
     "SweepPoint",
     "TheoryEpsilon",
+    "ThreatFinding",
     "Variation",
 ]

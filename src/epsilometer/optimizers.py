@@ -1,4 +1,4 @@
-"""Give the optimisers of many models at once (extra ``torch``).
+"""Give the optimisers of many models at once.
 
 Example:
     >>> import epsilometer as em
@@ -6,9 +6,6 @@ Example:
     SGD(momentum=0.9, weight_decay=0.0)
 """
 
-from epsilometer._extras import needs
-
-with needs("torch", extra="torch"):
-    from epsilometer.networks.optimizers import SGD, Adam, Optimizer
+from epsilometer.networks.optimizers import SGD, Adam, Optimizer
 
 __all__ = ["SGD", "Adam", "Optimizer"]

@@ -10,6 +10,8 @@ Example:
 from epsilometer.audits.classifier.release import (
     AdvantageAtMost,
     CaughtAtMost,
+    ChangeAtMost,
+    GainAtMost,
     NoRecordInFile,
     PdtpAtMost,
 )
@@ -30,7 +32,9 @@ __all__ = [
     "Best",
     "Bonferroni",
     "CaughtAtMost",
+    "ChangeAtMost",
     "Fixed",
+    "GainAtMost",
     "HoldOut",
     "NoRecordInFile",
     "PdtpAtMost",

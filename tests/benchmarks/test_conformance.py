@@ -24,7 +24,9 @@ def _benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def test_a_tiny_page_is_measured(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     benchmark.main(["--tiny"])
-    *_, header, _, line = capsys.readouterr().out.strip().splitlines()
+    page, *curves = capsys.readouterr().out.split(" records per batch: what is added grows as ")
+    header, _, line = [row for row in page.splitlines() if row.startswith("|")]
+    assert [curve.split()[0] for curve in curves] == ["parameters", "canaries"]
     cells = dict(zip(header.split(" | "), line.split(" | "), strict=True))
     assert float(cells["plain step, ms"]) > 0
     assert float(cells["audited step, ms"]) > 0
@@ -45,5 +47,7 @@ def test_networks_are_as_large_as_they_say(benchmark: Any) -> None:
 def test_the_written_page_has_every_case(benchmark: Any) -> None:
     page = (BENCHMARKS / "conformance.md").read_text("utf-8")
     plain, _, card = page.partition(benchmark._CARD)
+    plain, _, growth = plain.partition(benchmark._GROWTH)
+    assert not growth or growth.count("\n| ") == 2 + sum(map(len, benchmark.CURVES["cpu"]))
     assert plain.count("\n| ") == 1 + len(benchmark.CPU_CASES)
     assert not card or card.count("\n| ") == 1 + len(benchmark.CARD_CASES)

@@ -71,6 +71,9 @@ def test_a_verdict_a_report_and_a_page_are_written(csv: Path, tmp_path: Path) ->
         "group": ["job", "age"],
         "encoding": None,
         "delimiter": None,
+        "decimal": None,
+        "query": None,
+        "rows": None,
         "seed": 0,
     }
     check_replay(run / "result.json", "--data", csv.parent)

@@ -32,7 +32,8 @@ from tests.cli.described import check_replay
 from tests.cli.test_classifier import people
 
 SPREAD = oracles.even_normals(300)
-SCORES = Scores(SPREAD + 3, SPREAD)  # proves an ε between 2 and 4
+# Proves an ε between 2 and 4. In no order: pairs whose scores are sorted are no pairs.
+SCORES = Scores(*(np.random.default_rng(0).permutation(SPREAD + shift) for shift in (3, 0)))
 RUNS = ("list", "status", "resume", "verify", "compare", "trend")
 
 
@@ -448,6 +449,9 @@ def test_the_examples_of_all_commands_run(
     Path("audit.json").write_text(estimated.stdout, "utf-8")
     Path("train.py").touch()
     people(Path("people.csv"))
+    sizes = np.random.default_rng(0).integers(40, 200, size=80)
+    rows = [f"{size},{1 + size // 40},{2500 * size}" for size in sizes]
+    Path("homes.csv").write_text("\n".join(["size,rooms,price", *rows]) + "\n", "utf-8")
     for name in ["demo", *(name for name in COMMANDS if name not in ("demo", "runs", *LONG))]:
         done = call(*example(name))
         assert done.exit_code in (0, 1, 4), done.output  # verdicts, as they should be

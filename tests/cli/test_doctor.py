@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import distributed
 import pytest
 from click.testing import CliRunner, Result
 
@@ -161,7 +162,8 @@ def test_an_address_where_nobody_is_is_told() -> None:
 
 
 def test_an_address_where_a_cluster_is_is_reached(tmp_path: Path) -> None:
-    with cluster(tmp_path, workers=1) as real:
+    with cluster(tmp_path, workers=1) as real, distributed.Client(real.address) as client:
+        client.wait_for_workers(1, timeout=60)  # a cluster is there before its workers are
         (check,) = doctor._check_cluster(real.address)
     assert (check.state, check.says) == ("works", "1 at a time")
 

@@ -29,7 +29,15 @@ from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from tests.cli.hostile_program import END
 from tests.core.test_printing import is_unsafe
-from tests.examples import AUDITS, a_conformance, a_posterior, a_release, an_audit
+from tests.examples import (
+    AUDITS,
+    a_conformance,
+    a_language_model,
+    a_posterior,
+    a_regression,
+    a_release,
+    an_audit,
+)
 from tests.report.hostile import full_audit, full_views, poisoned
 
 FORGED = "NOT REFUTED: all is well"
@@ -54,6 +62,8 @@ FULL: dict[str, Audit] = {
     "two views": full_views(),
     "release": a_release(),
     "posterior": a_posterior(),
+    "regressor": a_regression(),
+    "language model": a_language_model(),
     "conforms": an_audit(more=(a_conformance(),)),
 }
 _KEPT = ("adjacency", "cites", "unit", "direction", "role", "outcome", "standing", "swept")

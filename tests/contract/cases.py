@@ -156,6 +156,14 @@ def _classifier(_: Path) -> Any:
     return em.Classifier(KNeighborsClassifier(1), X, y, attacks=())
 
 
+def _regressor(_: Path) -> Any:
+    from sklearn.datasets import load_diabetes
+    from sklearn.neighbors import KNeighborsRegressor
+
+    X, y = load_diabetes(return_X_y=True)  # noqa: N806
+    return em.Regressor(KNeighborsRegressor(1), X[:150], y[:150], attacks=())
+
+
 def _table(folder: Path) -> Any:
     from epsilometer.core.settings import from_settings
 
@@ -171,6 +179,19 @@ def _posterior(_: Path) -> Any:
     return em.Posterior(
         sample_posterior, data, record=em.Record([1.0], label=1), runs=60, samples=2
     )
+
+
+def _language_model() -> Any:
+    from epsilometer.audits.text.measuring import Measured
+
+    texts = ["the cat sees a stone", "a dog finds the river"]
+    planted = em.plant_texts(texts, canaries=em.TextCanaries(count=400))
+    rng = np.random.default_rng(0)
+    measured = Measured(
+        log_probs=tuple(rng.normal(1.5 * coin, 1, 2) for coin in planted.included),
+        completions=tuple("what" for _ in planted.canaries),
+    )
+    return em.LanguageModel(measured, planted)
 
 
 _IN_PROCESS = {"engine": em.InProcess()}
@@ -246,6 +267,13 @@ CASES = (
         options=_IN_PROCESS,
     ),
     Case(
+        "regressor",
+        _regressor,
+        ((None, judge.DO_NOT_RELEASE),),
+        ("shadows", 1),
+        options=_IN_PROCESS,
+    ),
+    Case(
         "table",
         _table,
         ((None, judge.DO_NOT_RELEASE),),
@@ -254,6 +282,12 @@ CASES = (
         options=_IN_PROCESS,
     ),
     Case("posterior", _posterior, _LEAK, ("samples", 0), options=_IN_PROCESS),
+    Case(
+        "language model",
+        lambda _: _language_model(),
+        (*_LEAK, (4.5, judge.NOT_REFUTED)),
+        ("scores", ("none",)),
+    ),
     Case(
         "step",
         lambda _: _step(take_step),

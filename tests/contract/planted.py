@@ -238,6 +238,24 @@ def _plant_classifier(_: Path, **how: Any) -> Planted:
     return Planted(subject, texts=(*NAMES, RARE, FEW), values=values, claim=None)
 
 
+def _plant_regressor(_: Path) -> Planted:
+    from sklearn.neighbors import KNeighborsRegressor
+
+    features, _labels, groups = _people()
+    subject = em.Regressor(
+        KNeighborsRegressor(1),
+        features[:, :2],
+        features[:, 2],
+        groups=groups,
+        record_names=NAMES,
+        feature_names=("age", "weight"),
+        attacks=("loss", "lira"),
+        shadows=6,
+    )
+    values = (features, groups["town"], np.array(NAMES))
+    return Planted(subject, texts=(*NAMES, RARE, FEW), values=values, claim=None)
+
+
 def _plant_refits(_: Path) -> Planted:
     """An estimator that is refitted without each record, and warns of what it sees."""
     from sklearn.tree import DecisionTreeClassifier
@@ -297,6 +315,22 @@ def _plant_step(_: Path) -> Planted:
     return Planted(subject, texts=(SAID,), values=(batch,), claim=None)
 
 
+def _plant_language_model(folder: Path) -> Planted:
+    from epsilometer.audits.text.measuring import Measured
+
+    texts = [f"{name} was diagnosed with {RARE}" for name in NAMES]
+    planted = em.plant_texts(
+        texts, canaries=em.TextCanaries(count=200, prompt=5), out=folder / "private"
+    )
+    rng = np.random.default_rng(0)
+    measured = Measured(
+        log_probs=tuple(rng.normal(3 * coin, 1, 2) for coin in planted.included),
+        completions=tuple(canary.secret for canary in planted.canaries),
+    )
+    secrets = tuple(canary.secret for canary in planted.canaries)
+    return Planted(em.LanguageModel(measured, planted), texts=(*NAMES, RARE, *secrets))
+
+
 SUBJECTS: Mapping[str, Callable[[Path], Planted]] = {
     "scores": _plant_scores,
     "score file": _plant_score_file,
@@ -311,6 +345,8 @@ SUBJECTS: Mapping[str, Callable[[Path], Planted]] = {
     "classifier, rows shown": lambda folder: _plant_classifier(folder, show_records=True),
     "classifier, refitted": _plant_refits,
     "table": _plant_table,
+    "regressor": _plant_regressor,
     "posterior": _plant_posterior,
     "step": _plant_step,
+    "language model": _plant_language_model,
 }

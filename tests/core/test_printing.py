@@ -71,6 +71,13 @@ def test_json_is_safe_to_show_and_read_back_as_it_was(plain: object) -> None:
     assert json.loads(text) == plain
 
 
+def test_json_of_a_name_in_no_encoding_is_laid_out_as_any_other() -> None:
+    plain = {"path": "t\udcff.py", "none": [], "some": [1, {"a": None, "##[b]": {}}]}
+    text = to_json_text(plain)
+    assert text == to_json_text({**plain, "path": "t.py"}).replace("t.py", "t\\udcff.py")
+    assert json.loads(text) == plain
+
+
 def test_json_in_a_log_is_no_command() -> None:
     text = to_json_text({"a": "##[add-path]x", "b": "##vso[x]"})
     assert "##" not in text

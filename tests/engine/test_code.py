@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -261,6 +262,13 @@ def test_nothing_of_ours_and_nothing_installed_is_taken_for_the_users() -> None:
     assert not code.digests
     assert not code.source
     assert {"sklearn"} <= set(code.packages)
+
+
+def test_a_class_whose_module_is_no_text_is_looked_at() -> None:
+    """As of a metaclass that Cython makes, which functions of compiled modules have."""
+    odd = type("Odd", (type,), {"__module__": property(lambda cls: "compiled")})
+    found = find_code(odd("Kind", (), {}), types.SimpleNamespace(kind=odd))
+    assert all(isinstance(name, str) for name in found.digests)
 
 
 def test_code_has_the_same_digests_in_another_process(tmp_path: Path) -> None:

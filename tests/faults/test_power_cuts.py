@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from epsilometer._files import CACHE_FOLDER, Folder
-from epsilometer.audits.posterior.service import _Journal
 from epsilometer.engine import store as storing
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.run import run
+from epsilometer.engine.service import _Journal
 from epsilometer.engine.store import Store, Writer, lock
 from epsilometer.errors import EpsilometerError
 from epsilometer.files.history.index import History

@@ -111,6 +111,23 @@ def _parquet_scores() -> list[bytes]:
     ]
 
 
+def _arrow(**columns: Any) -> bytes:
+    import pyarrow
+    import pyarrow.ipc
+
+    packed, table = io.BytesIO(), pyarrow.table(columns)
+    with pyarrow.ipc.new_file(packed, table.schema) as file:
+        file.write_table(table)
+    return packed.getvalue()
+
+
+def _arrow_tables() -> list[bytes]:
+    return [
+        _arrow(age=[23.0, None, 31.0], job=["clerk", None, "cook"], label=["no", "yes", "no"]),
+        _arrow(when=np.array(["2020-01-01"], "datetime64[D]"), label=[1]),
+    ]
+
+
 def _parquet_tables() -> list[bytes]:
     return [
         _parquet(age=[23.0, 45.0], job=["clerk", "cook"], label=["no", "yes"]),
@@ -429,5 +446,6 @@ if find_spec("pyarrow"):
         "scores-parquet": Reader(_parquet_scores, _scores("parquet")),
         "records-parquet": Reader(_parquet_tables, _records("parquet")),
         "table-parquet": Reader(_parquet_tables, _table("parquet")),
+        "table-arrow": Reader(_arrow_tables, _table("arrow")),
     }
 READERS: Mapping[str, Reader] = MappingProxyType(_READERS)

@@ -14,10 +14,10 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
+from epsilometer.conformance.loader_watch import LoaderWatch
 from epsilometer.conformance.participation import ParticipationWatch
 from epsilometer.core import judge
-from epsilometer.integrations.opacus.loader_watch import LoaderWatch
-from epsilometer.integrations.opacus.objects import find_sampler
+from epsilometer.integrations.opacus.objects import find_logical_sampler, find_sampler
 from epsilometer.sampling.samplers import Poisson, Sequential, Shuffle
 from tests.integrations.opacus_runs import prepared, train
 
@@ -30,6 +30,10 @@ def make_loader(*, poisson: bool = True, batch: int = 6, **more: Any) -> Any:
         TensorDataset(torch.arange(RECORDS)), batch_size=batch, **{"shuffle": True, **more}
     )
     return DPDataLoader.from_data_loader(plain) if poisson else plain
+
+
+def _watch(loader: Any) -> LoaderWatch:
+    return LoaderWatch(loader, find_logical_sampler(loader))
 
 
 def make_optimizer() -> Any:
@@ -72,7 +76,7 @@ def test_everything_is_seen_and_nothing_changed(options: dict[str, Any]) -> None
 
     torch.manual_seed(3)
     loader = make_loader(**options)
-    watch = LoaderWatch(loader)
+    watch = _watch(loader)
     assert len(loader) == len(plain)
     watched = [deliver(loader) for _ in range(2)]
     assert watched == alone
@@ -93,7 +97,7 @@ def test_logical_batches_are_seen_through_physical_ones(poisson: bool, given: st
     with BatchMemoryManager(
         data_loader=loader, max_physical_batch_size=2, optimizer=optimizer
     ) as split:
-        watch = LoaderWatch(loader if given == "loader" else split)
+        watch = _watch(loader if given == "loader" else split)
         assert len(split) == length
         logical: list[int] = []
         for (records,) in split:
@@ -108,7 +112,7 @@ def test_logical_batches_are_seen_through_physical_ones(poisson: bool, given: st
 def test_a_manager_made_later_is_seen_too() -> None:
     torch.manual_seed(0)
     optimizer, loader = make_optimizer(), make_loader()
-    watch = LoaderWatch(loader)
+    watch = _watch(loader)
     with BatchMemoryManager(
         data_loader=loader, max_physical_batch_size=2, optimizer=optimizer
     ) as split:
@@ -118,7 +122,7 @@ def test_a_manager_made_later_is_seen_too() -> None:
 
 def test_batches_of_a_step_are_taken_together() -> None:
     loader = make_loader()
-    watch = LoaderWatch(loader)
+    watch = _watch(loader)
     drawn: list[int] = []
     for at, (records,) in enumerate(loader):
         drawn += records.tolist()
@@ -133,7 +137,7 @@ def test_batches_of_a_step_are_taken_together() -> None:
 def test_empty_batches_are_batches() -> None:
     torch.manual_seed(0)
     loader = make_loader(batch=1)
-    watch = LoaderWatch(loader)
+    watch = _watch(loader)
     sizes = []
     for _ in loader:
         sizes.append(len(taken(watch)))
@@ -147,7 +151,7 @@ class TestSteps:
 
     def test_the_old_loader_is_noticed(self) -> None:
         run = prepared(batch=8)
-        watch = LoaderWatch(run.loader)
+        watch = _watch(run.loader)
         train(run, loader=DataLoader(run.loader.dataset, batch_size=8))
         for _ in range(8):
             assert watch.take() is None
@@ -158,7 +162,7 @@ class TestSteps:
 
     def test_two_steps_on_a_batch_are_noticed(self) -> None:
         loader = make_loader()
-        watch = LoaderWatch(loader)
+        watch = _watch(loader)
         for _ in loader:
             watch.take()
             watch.take()
@@ -167,11 +171,11 @@ class TestSteps:
         assert "without a new batch" in check.detail
 
     def test_nothing_is_said_before_the_first_step(self) -> None:
-        assert LoaderWatch(make_loader()).check(0).outcome == judge.NOT_TESTED
+        assert _watch(make_loader()).check(0).outcome == judge.NOT_TESTED
 
     def test_epochs_left_early_by_a_loop_with_workers_are_spared(self) -> None:
         loader, steps = make_loader(num_workers=1, prefetch_factor=3), 0
-        watch = LoaderWatch(loader)
+        watch = _watch(loader)
         participation = ParticipationWatch(RECORDS, 0.1)
         for _ in range(2):
             for at, (records,) in enumerate(loader):
@@ -189,7 +193,7 @@ class TestSteps:
     def test_looking_a_batch_ahead_is_spared(self) -> None:
         torch.manual_seed(0)
         loader, steps = make_loader(), 0
-        watch = LoaderWatch(loader)
+        watch = _watch(loader)
         participation = ParticipationWatch(RECORDS, 0.1)
         for _ in range(4):
             for records in look_ahead(deliver_lazily(loader)):
@@ -203,7 +207,7 @@ class TestSteps:
     def test_skipping_empty_batches_is_spared(self) -> None:
         torch.manual_seed(0)
         loader, steps = make_loader(batch=1), 0
-        watch = LoaderWatch(loader)
+        watch = _watch(loader)
         for (records,) in loader:
             if len(records):
                 steps += 1
@@ -214,7 +218,7 @@ class TestSteps:
     def test_an_iterator_made_before_is_forgiven_once_another_begins(self) -> None:
         loader = make_loader()
         running = iter(loader)
-        watch = LoaderWatch(loader)
+        watch = _watch(loader)
         for _ in running:
             assert watch.take() is None
         for _ in loader:
@@ -239,7 +243,7 @@ def test_epochs_and_batches_reach_participation() -> None:
     torch.manual_seed(0)
     for poisson, name in ((True, ""), (False, "records drawn again")):
         loader = make_loader(poisson=poisson)
-        watch, participation = LoaderWatch(loader), ParticipationWatch(RECORDS, 0.1)
+        watch, participation = _watch(loader), ParticipationWatch(RECORDS, 0.1)
         for _ in range(4):
             for _ in loader:
                 watch.feed(participation)
@@ -258,7 +262,7 @@ def test_the_type_of_the_sampler_stays_visible() -> None:
     for name, sampler in expected.items():
         loader = make_loader(**LOADERS[name])
         kind = type(loader.batch_sampler)
-        watches = [LoaderWatch(loader), LoaderWatch(loader)]
+        watches = [_watch(loader), LoaderWatch(loader)]
         assert find_sampler(loader) == sampler
         assert isinstance(loader.batch_sampler, kind)
         for watch in reversed(watches):
@@ -270,7 +274,7 @@ def test_the_type_of_the_sampler_stays_visible() -> None:
 
 def test_a_watch_that_closes_first_leaves_the_other_one() -> None:
     loader = make_loader()
-    first, second = LoaderWatch(loader), LoaderWatch(loader)
+    first, second = _watch(loader), LoaderWatch(loader)
     first.close()
     deliver(loader)
     assert (first.drawn, second.drawn) == (0, 10)
@@ -280,7 +284,7 @@ def test_a_watch_that_closes_first_leaves_the_other_one() -> None:
 
 def test_copies_are_not_watched() -> None:
     loader = make_loader()
-    watch = LoaderWatch(loader)
+    watch = _watch(loader)
     for copied in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
         assert type(copied.batch_sampler) is UniformWithReplacementSampler
         deliver(copied)
@@ -300,11 +304,11 @@ class Backwards(BatchSampler):
 def test_other_kinds_of_indices_are_read() -> None:
     dataset = TensorDataset(torch.arange(RECORDS))
     loader = DataLoader(dataset, batch_sampler=Backwards())
-    watch = LoaderWatch(loader)
+    watch = _watch(loader)
     delivered = [record for batch in deliver(loader) for record in batch]
     assert delivered == taken(watch) == list(range(RECORDS))[::-1]
     one_by_one = DataLoader(dataset, batch_size=None, shuffle=True)
-    watch = LoaderWatch(one_by_one)
+    watch = _watch(one_by_one)
     assert [int(record[0]) for record in one_by_one] == taken(watch)
     assert watch.drawn == RECORDS
 
@@ -326,14 +330,14 @@ class NamedBatches(torch.utils.data.Sampler[list[str]]):
 
 def test_what_cannot_be_watched_is_said() -> None:
     fixed: Any = [[0, 1], [2, 3]]
-    watch = LoaderWatch(DataLoader(TensorDataset(torch.arange(4)), batch_sampler=fixed))
+    watch = _watch(DataLoader(TensorDataset(torch.arange(4)), batch_sampler=fixed))
     check = watch.check(2)
     assert check.outcome == judge.NOT_TESTED
     assert check.seen == "a list as batch sampler cannot be watched"
     watch.close()
 
     loader = DataLoader(Named(), batch_sampler=NamedBatches())
-    watch = LoaderWatch(loader)
+    watch = _watch(loader)
     for _ in loader:
         assert watch.take() is None
     assert watch.check(2).outcome == judge.CONFORMS  # batches can be counted

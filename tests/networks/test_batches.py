@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.ensemble import draw_batches
+from epsilometer.networks.batches import draw_batches
 from epsilometer.sampling.samplers import (
     BallsInBins,
     BatchThenShuffle,

@@ -7,6 +7,7 @@ add its function to ``BACKENDS``.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,20 @@ def make_torch(**settings: Any) -> Trainer:
     return EnsembleDPSGD(module, cross_entropy, initial="given", **settings)
 
 
+def make_jax(**settings: Any) -> Trainer:
+    from epsilometer.networks.jax_trainer import JaxDPSGD, JaxModel, cross_entropy
+
+    def apply(params: Any, x: Any) -> Any:
+        weight, bias = params
+        return x @ weight.T + bias
+
+    model = JaxModel(apply, (np.zeros((CLASSES, FEATURES)), np.zeros(CLASSES)))
+    return JaxDPSGD(model, cross_entropy, **settings)
+
+
 BACKENDS: dict[str, Make] = {"torch": make_torch}
+if find_spec("jax"):  # of an environment of its own: make test-jax
+    BACKENDS["jax"] = make_jax
 
 
 @pytest.fixture(params=BACKENDS)

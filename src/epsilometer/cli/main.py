@@ -1,8 +1,6 @@
 """The ``epsilometer`` command. Commands are imported when called, so that help is instant."""
 
-import difflib
 import os
-import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +26,7 @@ HEADINGS: dict[str, dict[str, str]] = {
         "dpsgd": "Attack DP-SGD trained thousands of times, with a canary and without.",
         "federated": "Attack one DP-FedAvg training by canaries among its clients.",
         "classifier": "Judge whether a classifier trained on TABLE may be published.",
+        "regressor": "Judge whether a regressor trained on TABLE may be published.",
         "posterior": "Choose the form in which uncertain predictions may be published.",
         "audit": "Run the audit that FILE describes, or repeat one.",
     },
@@ -179,6 +178,8 @@ def _show_warning(
 
 def _word_fault(error: Exception) -> str:
     """Return where a fault is; its text may hold data, and is shown only on request."""
+    import traceback
+
     if shows_errors() or isinstance(error, ImportError):  # which names a module
         return "".join(traceback.format_exception(error))
     frames = "".join(traceback.format_tb(error.__traceback__))
@@ -190,6 +191,8 @@ def _word_fault(error: Exception) -> str:
 
 def _suggest(name: str) -> str:
     """Return which command was probably meant, or where all are listed."""
+    import difflib
+
     known = {**{each: each for each in COMMANDS}, **{each: f"runs {each}" for each in _RUNS}}
     close = difflib.get_close_matches(name, known, n=1)
     return f" Did you mean {known[close[0]]!r}?" if close else " See: epsilometer --help"

@@ -1,6 +1,7 @@
 """Hold the result of an audit: one type for every kind, whatever was audited."""
 
 import math
+from functools import cached_property
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -86,7 +87,7 @@ class Provenance(Plain, frozen=True, kw_only=True):
         return tuple(name for name, value in self.settings.items() if has_supplied(value))
 
 
-class Audit(Plain, frozen=True, kw_only=True):
+class Audit(Plain, frozen=True, kw_only=True, dict=True):
     """What an audit found, and what follows from it.
 
     Guarantee: all deciding bounds hold together at ``confidence``; the verdict is computed from
@@ -129,7 +130,7 @@ class Audit(Plain, frozen=True, kw_only=True):
             self, "findings", judge.sort_findings(self.claim, self.findings)
         )
 
-    @property
+    @cached_property
     def judgement(self) -> judge.Judgement:
         """The verdict with its reason."""
         return judge.judge(self.claim, self.findings, failed=self.provenance.failed)
@@ -149,7 +150,7 @@ class Audit(Plain, frozen=True, kw_only=True):
         """With which all deciding bounds hold together."""
         return self.provenance.confidence
 
-    @property
+    @cached_property
     def views(self) -> tuple[EpsilonFinding, ...]:
         """What bounds ε, one per adversary's view, the gravest first."""
         return tuple(view for finding in self.findings for view in finding.views)

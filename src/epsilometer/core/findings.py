@@ -20,6 +20,7 @@ from epsilometer.core.bound import (
     RuleFinding,
 )
 from epsilometer.core.judge import Conformance, judge_conformance
+from epsilometer.core.memorisation import MemorisationFinding
 from epsilometer.core.plain import (
     Confidence,
     Count,
@@ -31,6 +32,15 @@ from epsilometer.core.plain import (
     check_counts,
     check_same_length,
 )
+from epsilometer.core.posterior_findings import (
+    FormDifference,
+    FormFinding,
+    FormPlan,
+    PosteriorRuns,
+    Standing,
+    SweepPoint,
+    Swept,
+)
 from epsilometer.errors import InvalidArgument
 
 __all__ = [  # of ``core.bound``, below the judge: offered here with all other findings
@@ -40,11 +50,20 @@ __all__ = [  # of ``core.bound``, below the judge: offered here with all other f
     "Curve",
     "EpsilonFinding",
     "Evidence",
+    "FormDifference",
+    "FormFinding",
+    "FormPlan",
+    "MemorisationFinding",
     "Outcome",
+    "PosteriorRuns",
     "RuleFinding",
+    "Standing",
+    "SweepPoint",
+    "Swept",
 ]
-Standing: TypeAlias = Literal["below", "above", "unclear"]
-Swept: TypeAlias = Literal["samples", "unit"]
+GroupDifference: TypeAlias = Literal[
+    "more exposed", "less exposed", "more attacked", "less attacked"
+]
 
 
 class SamplerNoise(Plain, frozen=True, kw_only=True):
@@ -200,6 +219,44 @@ class LeaveOneOut(BaseFinding, frozen=True, kw_only=True):
         check_counts("floor_bins", self.floor_bins)
 
 
+class PredictionChange(BaseFinding, frozen=True, kw_only=True):
+    """How much predicted numbers change when single records leave, in a stated unit.
+
+    Attributes:
+        path: How it was computed ("exact: least squares", "refits").
+        measured: Records that were left out, one at a time.
+        of: Records in all.
+        unit: What changes are counted in, in words.
+        limit: Above which a record counts as exposed.
+        exposed: Records above it, by what is shown and at full precision both.
+        median: Change, in units.
+        largest: Change, in units.
+        median_floor: Of another seed with nothing removed; None where nothing is random.
+        largest_floor: The largest of these.
+        coverage: What was measured says of those that were not, in a sentence.
+        skill: 1 − the mean absolute error of models without the record, over that of the median of
+            all records: 1 is perfect, 0 no better than knowing nothing of the record.
+    """
+
+    path: str
+    measured: PositiveCount
+    of: PositiveCount
+    unit: str
+    limit: Nonnegative
+    exposed: Count
+    median: Nonnegative
+    largest: Nonnegative
+    median_floor: float | None
+    largest_floor: float | None
+    coverage: str
+    skill: Number
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if max(self.measured - self.of, self.exposed - self.measured) > 0:
+            raise InvalidArgument(f"Expected at most {self.of} records, got more.")
+
+
 class MembershipFinding(BaseFinding, frozen=True, kw_only=True):
     """How well one attack tells who was trained on.
 
@@ -251,6 +308,36 @@ class MembershipFinding(BaseFinding, frozen=True, kw_only=True):
         check_same_length(self, "roc_fpr", "roc_tpr")
 
 
+class ThreatFinding(BaseFinding, frozen=True, kw_only=True):
+    """How far a threat beside membership goes.
+
+    Attributes:
+        threat: ``attribute``, ``range``, ``structure`` or ``usage``.
+        column: The hidden column; empty where there is none.
+        value: Of an attribute: share of right guesses about records inside less that about
+            others. Of a range: TPR − FPR. Of structure: share of records singled out. Of usage: by
+            how much an estimated share is off.
+        low: Lower limit on it.
+        high: Upper limit.
+        inside: Share of right guesses about records inside, where there are guesses.
+        outside: About records outside.
+        baseline: Of guesses from other columns and the label, without any model.
+        confidence: Of both limits together.
+        note: What was found, in a sentence.
+    """
+
+    threat: str
+    column: str
+    value: float
+    low: float
+    high: float
+    inside: float | None
+    outside: float | None
+    baseline: float | None
+    confidence: Probability
+    note: str
+
+
 class GroupRisk(BaseFinding, frozen=True, kw_only=True):
     """How exposed a class, or a group that the user named, is.
 
@@ -259,20 +346,27 @@ class GroupRisk(BaseFinding, frozen=True, kw_only=True):
         name: Its value.
         records: Measured records in it; of small groups only that they are few.
         exposed: Share of them above the limit.
+        exposed_low: Lower limit on it, of people like these.
+        exposed_high: Upper limit. All limits of all groups share the error of the audit.
         median: Median of what is shown.
         auc: Of the strongest attack, within the group; None where too few were attacked.
         auc_low: Lower limit on it.
         auc_high: Upper limit.
+        differs: How it differs from all others of its column; these statements share that error
+            too.
     """
 
     column: str
     name: str
     records: PositiveCount
     exposed: Probability
+    exposed_low: Probability = 0.0
+    exposed_high: Probability = 1.0
     median: float
     auc: float | None = None
     auc_low: float | None = None
     auc_high: float | None = None
+    differs: tuple[GroupDifference, ...] = ()
 
 
 class RecordRisk(BaseFinding, frozen=True, kw_only=True):
@@ -408,151 +502,6 @@ class AccuracyFinding(BaseFinding, frozen=True, kw_only=True):
     accuracy: Probability
 
 
-class PosteriorRuns(BaseFinding, frozen=True, kw_only=True):
-    """What an audit of published predictions rests on.
-
-    Attributes:
-        delta: δ of all bounds.
-        samples: Predictions drawn of every model.
-        runs: Models trained with the record, and as many without it.
-        diverged_inside: Of those with the record, that no longer predict numbers.
-        diverged_outside: Of those without it.
-        tested: Predictions of test records that utility was measured on.
-    """
-
-    delta: Confidence
-    samples: PositiveCount
-    runs: PositiveCount
-    diverged_inside: Count
-    diverged_outside: Count
-    tested: Count
-
-
-class FormFinding(BaseFinding, frozen=True, kw_only=True):
-    """One form of publishing: what it leaks of the record, and what it is worth to users.
-
-    Attributes:
-        form: In words, as ``"mean+std, to 0.01"``.
-        shows: The kind of :class:`~epsilometer.audits.posterior.disclosure.ReleaseForm`.
-        unit: To which numbers are rounded; None for as they are.
-        samples: Predictions that it is made of.
-        view: Its bound, of a learned attack on runs it was not learned from, decides. Beside
-            it are valid bounds of joint thresholds, and the paper's, which are not valid.
-        raw: The paper's estimate: the larger of its two decisions. No bound.
-        advantage: TPR − FPR of the learned attack's own decision, on those runs.
-        advantage_low: Lower limit on it.
-        advantage_high: Upper limit on it and on its opposite's, also if lost runs had been hits.
-        accuracy: Share of test records rightly labelled by what is published; None untested.
-        ties: Share where two classes are largest, and no label can be given.
-        calibration_error: Mean distance of confidence and accuracy.
-        log_loss: Mean −ln of what is published for the true class.
-        standing: On which side of the user's line it lies; it is no better than that of any form
-            that can be made of it.
-    """
-
-    form: str
-    shows: str
-    unit: float | None
-    samples: PositiveCount
-    view: EpsilonFinding
-    raw: Nonnegative
-    advantage: float
-    advantage_low: float
-    advantage_high: float
-    accuracy: float | None
-    ties: float | None
-    calibration_error: float | None
-    log_loss: Nonnegative | None
-    standing: Standing
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.at_least(
-            -1,
-            advantage=self.advantage,
-            advantage_low=self.advantage_low,
-            advantage_high=self.advantage_high,
-        )
-
-    @property
-    def views(self) -> tuple[EpsilonFinding, ...]:
-        """The view of its audience."""
-        return (self.view,)
-
-    @property
-    def epsilon(self) -> float:
-        """The bound that decides."""
-        return self.view.bound.epsilon
-
-
-class FormDifference(BaseFinding, frozen=True, kw_only=True):
-    """How much more one form leaks than another: the advantage of the first less the second's.
-
-    The interval is a bootstrap's over the runs that attacks were not learned from, the same of both
-    forms; each has its confidence alone.
-    """
-
-    first: str
-    second: str
-    difference: Number
-    low: Number
-    high: Number
-    confidence: Confidence
-
-
-class SweepPoint(BaseFinding, frozen=True, kw_only=True):
-    """A form with another number of samples, or rounded to another unit; it decides nothing.
-
-    Attributes:
-        swept: What was varied.
-        shows: The kind of the form.
-        unit: To which numbers are rounded.
-        samples: Predictions that it is made of.
-        epsilon: Bound of the learned attack, at the audit's confidence alone.
-        raw: The paper's estimate. No bound.
-        advantage: Of the learned attack.
-        accuracy: Of what is published.
-        ties: Share of test records without a label.
-    """
-
-    swept: Swept
-    shows: str
-    unit: float | None
-    samples: PositiveCount
-    epsilon: Nonnegative
-    raw: Nonnegative
-    advantage: float
-    accuracy: float | None
-    ties: float | None
-
-
-class FormPlan(BaseFinding, frozen=True, kw_only=True):
-    """The finest form that stays below the user's line.
-
-    Attributes:
-        epsilon: The limit: no form may be proved to leak more.
-        advantage: And of none may the attack's advantage exceed this.
-        forms: All forms that were audited, finest first.
-        chosen: The first of these that stays below the limit; None where none does.
-        pareto: Forms that no other beats in both log loss and advantage.
-        advice: What to do, in sentences.
-    """
-
-    epsilon: Nonnegative
-    advantage: Probability
-    forms: tuple[str, ...]
-    chosen: str | None
-    pareto: tuple[str, ...]
-    advice: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.chosen not in (None, *self.forms):
-            raise InvalidArgument(
-                f"Expected a form that was audited, got {_validate.short(self.chosen)}."
-            )
-
-
 class TheoryEpsilon(BaseFinding, frozen=True, kw_only=True):
     """What an accountant says of the training: an upper bound, where its assumptions hold."""
 
@@ -567,7 +516,9 @@ Finding: TypeAlias = (
     | SamplerFinding
     | RuleFinding
     | LeaveOneOut
+    | PredictionChange
     | MembershipFinding
+    | ThreatFinding
     | GroupRisk
     | RecordRisk
     | RemovalPlan
@@ -581,4 +532,5 @@ Finding: TypeAlias = (
     | SweepPoint
     | FormPlan
     | TheoryEpsilon
+    | MemorisationFinding
 )

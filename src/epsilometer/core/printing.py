@@ -72,7 +72,18 @@ def to_json_text(plain: Any, *, indent: int | None = 2) -> str:
         >>> to_json_text({"é": "\\x9b\\u202e"}, indent=None)
         '{"é": "\\\\u009b\\\\u202e"}'
     """
-    text = json.dumps(plain, indent=indent, ensure_ascii=False, allow_nan=False)
+    text = _spell_out(json.dumps(plain, ensure_ascii=False, allow_nan=False))
+    if indent is None:
+        return text
+    import msgspec
+
+    try:
+        return msgspec.json.format(text, indent=indent)  # ten times as fast as json.dumps
+    except msgspec.DecodeError:  # it rejects half of a surrogate pair, as in some file names
+        return _spell_out(json.dumps(plain, indent=indent, ensure_ascii=False, allow_nan=False))
+
+
+def _spell_out(text: str) -> str:
     return _HASHES.sub(r"#\\u0023", UNSAFE.sub(_escape, text))
 
 

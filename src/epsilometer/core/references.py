@@ -10,6 +10,8 @@ BIBLIOGRAPHY = MappingProxyType(
         "Auditing DP-SGD with Shuffling. 2025.",
         "carlini2022": "Carlini, Chien, Nasr, Song, Terzis, Tramèr: Membership Inference Attacks "
         "From First Principles. IEEE S&P 2022.",
+        "carlini2019": "Carlini, Liu, Erlingsson, Kos, Song: The Secret Sharer: Evaluating and "
+        "Testing Unintended Memorization in Neural Networks. USENIX Security 2019.",
         "chua2024": "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha, Zhang: How Private are DP-SGD "
         "Implementations? ICML 2024; Scalable DP-SGD: Shuffling vs. Poisson Subsampling. "
         "NeurIPS 2024.",
@@ -44,8 +46,12 @@ BIBLIOGRAPHY = MappingProxyType(
         "Stochastically Larger than the Other. Annals of Mathematical Statistics 18, 1947.",
         "nasr2023": "Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski, Carlini, Terzis: Tight "
         "Auditing of Differentially Private Machine Learning. USENIX Security 2023.",
+        "panda2025": "Panda, Tang, Nasr, Choquette-Choo, Mittal: Privacy Auditing of Large "
+        "Language Models. ICLR 2025.",
         "paulson1942": "Paulson: An Approximate Normalization of the Analysis of Variance "
         "Distribution. Annals of Mathematical Statistics 13, 1942.",
+        "shi2024": "Shi, Ajith, Xia, Huang, Liu, Blevins, Chen, Zettlemoyer: Detecting Pretraining "
+        "Data from Large Language Models. ICLR 2024.",
         "shibahara2021": "Shibahara, Miura, Kii, Ichikawa: Privacy Risk of Differentially Private "
         "Bayesian Neural Network (in Japanese). 2021.",
         "shokri2017": "Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against "

@@ -44,6 +44,8 @@ CHOICES: Registry[type] = Registry(
         "refuted": "epsilometer.core.stopping:UntilRefuted",
         "narrow": "epsilometer.core.stopping:UntilNarrow",
         "pdtp-at-most": "epsilometer.audits.classifier.release:PdtpAtMost",
+        "change-at-most": "epsilometer.audits.classifier.release:ChangeAtMost",
+        "gain-at-most": "epsilometer.audits.classifier.release:GainAtMost",
         "advantage-at-most": "epsilometer.audits.classifier.release:AdvantageAtMost",
         "caught-at-most": "epsilometer.audits.classifier.release:CaughtAtMost",
         "no-record-in-file": "epsilometer.audits.classifier.release:NoRecordInFile",
@@ -61,11 +63,14 @@ CHOICES: Registry[type] = Registry(
         "fixed-clip": "epsilometer.audits.federated.rounds:FixedClip",
         "adaptive-clip": "epsilometer.audits.federated.rounds:AdaptiveClip",
         "form": "epsilometer.audits.posterior.disclosure:ReleaseForm",
+        "text-run": "epsilometer.audits.text.subject:TextRun",
         "score-file": "epsilometer.files.score_files:ScoreFile",
         "model-on-records": "epsilometer.audits.dpsgd.source:ModelOnRecords",
         "dropout-on-records": "epsilometer.cli.sources:DropoutOnRecords",
         "table-model": "epsilometer.integrations.sklearn:TableModel",
+        "table-regressor": "epsilometer.integrations.sklearn:TableRegressor",
         "federated-task": "epsilometer.audits.federated.source:FederatedTask",
+        "saved-model": "epsilometer.integrations.huggingface.saved_model:SavedModel",
         "digits": "epsilometer.files.digits:Digits",
     },
     also=("samplers",),
@@ -292,6 +297,9 @@ def _convert(where: str, value: Any, hint: Any) -> Any:
     try:
         if hint in (Path, Path | None):
             return None if value is None else Path(msgspec.convert(value, str))
+        if hint == Path | str:
+            text = msgspec.convert(value, str)
+            return text if "://" in text else Path(text)
         non_finite = isinstance(value, str) and value in ("inf", "-inf", "nan")
         return msgspec.convert(value, hint, strict=not non_finite)
     except msgspec.ValidationError as error:

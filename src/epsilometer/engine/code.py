@@ -181,7 +181,7 @@ class _Finder:
                     self._add_value(f"global {each} of {module}", value, once=True)
 
     def _look_at_class(self, cls: type) -> None:
-        if not self._reach(cls.__module__):
+        if not self._reach(_find_module(cls)):
             return
         own = vars(cls)
         plain = {name: repr(part) for name, part in own.items() if _is_constant(name, part)}
@@ -192,7 +192,7 @@ class _Finder:
 
     def _look_at_object(self, value: Any) -> None:
         if is_tensor(value) or hasattr(value, "to_numpy"):
-            self._reach(type(value).__module__)
+            self._reach(_find_module(type(value)))
             return  # tensors and tables are data
         for name in ("__wrapped__", "py_func"):  # of caches, and of functions that numba compiles
             self._todo.append(inspect.getattr_static(value, name, None))
@@ -246,6 +246,12 @@ class _Finder:
 
 def _name(function: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}"
+
+
+def _find_module(cls: type) -> str:
+    """Return the module of a class; of a metaclass of Cython, ``cls.__module__`` is no text."""
+    module = cls.__module__
+    return module if isinstance(module, str) else str(type.__dict__["__module__"].__get__(cls))
 
 
 def _find_captured(function: types.FunctionType) -> dict[str, Any]:

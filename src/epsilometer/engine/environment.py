@@ -32,6 +32,7 @@ _USUAL = {  # packages that lie under another name than their distribution: a se
     "dateutil": "python-dateutil",
 }
 Kind: TypeAlias = Literal["user", "package", "ours", "python", "unknown"]
+_INSTALLED = ("site-packages", "dist-packages")  # names of folders of installed packages
 _OURS = __name__.partition(".")[0]
 _LARGEST = 16 * 2**20  # bytes of a source file
 _SOURCES = {".py", ".pyw"}
@@ -244,6 +245,8 @@ def _find_homes() -> tuple[tuple[Kind, tuple[Path, ...]], ...]:
     paths = sysconfig.get_paths()
     packages = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
     packages.add(site.getusersitepackages())
+    # An environment may take in packages of another one, by a .pth file or PYTHONPATH
+    packages |= {each for each in sys.path if Path(each).name in _INSTALLED}
     python = {paths["stdlib"], paths["platstdlib"]}
     return ("package", _resolve_folders(packages)), ("python", _resolve_folders(python))
 

@@ -11,15 +11,18 @@ from numpy.typing import NDArray
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
+from epsilometer.files.column_kinds import recognise_names, recognise_text
 from epsilometer.files.readers import Column, hash_file
 from epsilometer.files.spellings import read_spelled
+from epsilometer.files.sql import hash_columns, is_url
 from epsilometer.files.tables import Table, cut_at_quantiles, read_table, take_words
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 MODELS = ("naive-bayes", "logistic", "knn", "random-forest", "mlp")
+REGRESSORS = ("linear", "ridge", "knn", "random-forest", "boosting", "mlp")
 _WORDS = 1000  # different words of a column that become columns of their own
 _QUARTILES = 4
-_NAMED = 20  # records from which it is no accident that all values of a column differ
+_MOST = 500_000  # records that are audited unasked
 _MISSING = frozenset({"na", "n/a", "nan", "null", "?"})  # labels that say that there is none
 _FEW = 10  # different numbers of a column that are groups as they are
 _BINS = 10  # into which naive Bayes cuts numbers
@@ -82,6 +85,35 @@ def prepare(model: str, features: Table, *, seed: int = 0) -> Prepared:
         "mlp": lambda: MLPClassifier((64,), tol=1e-3, max_iter=1000, random_state=seed),
     }
     plain = model in ("naive-bayes", "random-forest")
+    return with_preprocessing(makers[model](), features, scaled=not plain, spread=not plain)
+
+
+def prepare_regressor(model: str, features: Table, *, seed: int = 0) -> Prepared:
+    """Return a regressor by its name, for these columns, in a pipeline like a classifier's.
+
+    Args:
+        model: One of ``REGRESSORS``.
+        features: The columns to predict from.
+        seed: Of models that are random.
+    """
+    if model not in REGRESSORS:
+        raise InvalidArgument(
+            f"Expected a model among {', '.join(REGRESSORS)}, or module:factory, got {model!r}."
+        )
+    with needs("sklearn", extra="sklearn"):
+        from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
+        from sklearn.linear_model import LinearRegression, Ridge
+        from sklearn.neighbors import KNeighborsRegressor
+        from sklearn.neural_network import MLPRegressor
+    makers = {
+        "linear": LinearRegression,
+        "ridge": Ridge,
+        "knn": KNeighborsRegressor,
+        "random-forest": lambda: RandomForestRegressor(random_state=seed),
+        "boosting": lambda: HistGradientBoostingRegressor(random_state=seed),
+        "mlp": lambda: MLPRegressor((64,), tol=1e-3, max_iter=1000, random_state=seed),
+    }
+    plain = model in ("random-forest", "boosting")
     return with_preprocessing(makers[model](), features, scaled=not plain, spread=not plain)
 
 
@@ -161,23 +193,11 @@ def _check_columns(features: Table) -> None:
                 f"{np.isinf(column.values).sum()} infinite ones. Leave these records out."
             )
         if column.width > _WORDS:
-            found = "one in every row" if _is_unique(column) else f"{column.width:,}"
+            found = "one in every row" if recognise_names(column) else f"{column.width:,}"
             raise InvalidArgument(
                 f"Expected at most {_WORDS} different words in column {column.name!r}, found "
                 f"{found}. If it names records, drop it: --drop {column.name}"
             )
-
-
-def _is_unique(column: Column) -> bool:
-    """Tell whether no two records have the same word, or the same whole number."""
-    values: NDArray[Any] = column.values
-    if column.words is None:
-        values = values[~np.isnan(values)]
-        if not np.array_equal(values, np.round(values)):
-            return False  # what is measured differs anyhow
-    elif column.words[0] == "":
-        values = values[values > 0]
-    return values.size >= _NAMED and np.unique(values).size == values.size
 
 
 @dataclass(frozen=True)
@@ -185,7 +205,8 @@ class TableModel:
     """A classifier, and the table of people that it is trained on.
 
     Attributes:
-        file: ``.csv``, ``.tsv``, ``.parquet``, with a line of names; cells may be empty.
+        file: ``.csv``, ``.tsv``, ``.parquet``, ``.arrow`` or ``.xlsx``, with a line of names; cells
+            may be empty. Or the URL of a database, without a password.
         label: The column that is predicted.
         model: One of ``MODELS``; or a function without arguments
             that returns an estimator.
@@ -193,7 +214,11 @@ class TableModel:
         group: Columns whose groups are compared.
         encoding: Of a text, as Python names it; None: found.
         delimiter: What separates cells of a text; None: found.
-        seed: Of models that are random.
+        decimal: Point or comma of a text's numbers, where the other separates thousands; None:
+            found.
+        query: What a database is asked, written into the result; None: for its only table.
+        rows: How many records are drawn by chance for the audit; None: all, up to 500,000.
+        seed: Of models that are random, and of what is drawn.
 
     Example:
         >>> import tempfile, pathlib
@@ -205,23 +230,28 @@ class TableModel:
         'naive-bayes on people.csv'
     """
 
-    file: Path
+    file: Path | str
     label: str
     model: str | Callable[[], Any] = "naive-bayes"
     drop: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
     encoding: str | None = None
     delimiter: str | None = None
+    decimal: str | None = None
+    query: str | None = None
+    rows: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "file", Path(self.file))
+        if not is_url(self.file):
+            object.__setattr__(self, "file", Path(self.file))
         _validate.whole(0, seed=self.seed)
+        _validate.whole(1, rows=1 if self.rows is None else self.rows)
 
     def load(self) -> dict[str, Any]:
         """Read the table: ``estimator``, ``X``, ``y``, and what their columns are."""
-        table = read_table(self.file, encoding=self.encoding, delimiter=self.delimiter)
-        y = _read_labels(table.column(self.label))
+        table = self._draw(self._read())
+        y = self._read_label(table.column(self.label))
         features = _read_features(table.without(self.label, *self.drop))
         ready = self._prepare(features)
         groups = {name: _find_groups(table.column(name)) for name in self.group}
@@ -234,16 +264,50 @@ class TableModel:
             "feature_names": ready.names,
             "categorical": ready.categorical,
             "caveats": (*features.notes, *ready.caveats),
-            "title": f"{name} on {self.file.name}",
+            "title": f"{name} on {self._name}",
         }
 
     def fingerprints(self) -> tuple[tuple[str, str], ...]:
         """Return the name of the file and the SHA-256 of its contents."""
-        return (hash_file(self.file),)
+        if isinstance(self.file, Path):
+            return (hash_file(self.file),)
+        return ((self._name, hash_columns(self._read().columns)),)
+
+    @property
+    def _name(self) -> str:
+        return self.file.name if isinstance(self.file, Path) else "a database"
+
+    def _read(self) -> Table:
+        return read_table(
+            self.file,
+            encoding=self.encoding,
+            delimiter=self.delimiter,
+            decimal=self.decimal,
+            query=self.query,
+            most=_MOST if self.rows is None else None,
+        )
+
+    def _draw(self, table: Table) -> Table:
+        """Return the records of the audit, in the order of the table."""
+        if self.rows is None or self.rows >= table.rows:
+            return table
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(3,)))
+        drawn = table.take(np.sort(rng.choice(table.rows, self.rows, replace=False)))
+        note = (
+            f"{self.rows:,} of {table.rows:,} records were drawn by chance. A model of all shows "
+            "less of each: judged is that of those drawn."
+        )
+        return Table(drawn.columns, (*drawn.notes, note))
+
+    def _read_label(self, column: Column) -> NDArray[Any]:
+        return _read_labels(column)
+
+    def _prepare_named(self, model: str, features: Table) -> Prepared:
+        return prepare(model, features, seed=self.seed)
 
     def _prepare(self, features: Table) -> Prepared:
         if isinstance(self.model, str):
-            return prepare(self.model, features, seed=self.seed)
+            return self._prepare_named(self.model, features)
         try:
             made = self.model()
         except (TypeError, ValueError) as error:
@@ -254,6 +318,41 @@ class TableModel:
         return with_preprocessing(made, features)
 
 
+@dataclass(frozen=True)
+class TableRegressor(TableModel):
+    """A regressor, and the table of people that it is trained on: fields as of ``TableModel``.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> from epsilometer.integrations.sklearn import TableRegressor
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder) / "people.csv"
+        ...     _ = file.write_text("age,income\\n31,1000\\n58,2500\\n40,1200\\n")
+        ...     TableRegressor(file, "income").load()["y"]
+        array([1000., 2500., 1200.])
+    """
+
+    model: str | Callable[[], Any] = "linear"
+
+    def _read_label(self, column: Column) -> NDArray[Any]:
+        read, _ = read_spelled(column)
+        if read.words is not None:
+            raise InvalidArgument(
+                f"Expected numbers in {column.name!r}, which is predicted, found words. Classes "
+                "are audited by epsilometer classifier."
+            )
+        wrong = int(np.sum(~np.isfinite(read.values)))
+        if wrong:
+            raise InvalidArgument(
+                f"Expected a number in every row, {wrong:,} have none in {column.name!r}. Leave "
+                "those records out."
+            )
+        return np.asarray(read.values, np.float64)
+
+    def _prepare_named(self, model: str, features: Table) -> Prepared:
+        return prepare_regressor(model, features, seed=self.seed)
+
+
 def _read_features(table: Table) -> Table:
     """Return columns with spelled numbers read, and notes on what was guessed and what is odd."""
     columns, notes = [], list(table.notes)
@@ -261,10 +360,15 @@ def _read_features(table: Table) -> Table:
         column, note = read_spelled(each)
         columns.append(column)
         notes += [] if note is None else [note]
-        if _is_unique(column):
+        if recognise_text(column):
+            raise InvalidArgument(
+                f"Expected numbers, dates, or words that many share, {column.name!r} holds free "
+                f"text, which no model here can take. Drop it: --drop {column.name}"
+            )
+        if (why := recognise_names(column)) is not None:
             notes.append(
-                f"{column.name!r} is different in every row: drop it with --drop {column.name}, "
-                "if it names or numbers people."
+                f"{column.name!r} {why}: drop it with --drop {column.name}, if it names or numbers "
+                "people."
             )
     return Table(tuple(columns), tuple(notes))
 

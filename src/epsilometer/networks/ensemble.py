@@ -1,11 +1,8 @@
 """Train many independent runs of DP-SGD in one batch dimension, with PyTorch."""
 
 import math
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,6 +13,7 @@ from torch import Tensor, nn
 from epsilometer import _validate
 from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument
+from epsilometer.networks.batches import draw_batches
 from epsilometer.networks.devices import (
     as_tensor,
     choose_at_once,
@@ -27,7 +25,7 @@ from epsilometer.networks.many import Initial, Loss, ManyModels, per_example, tr
 from epsilometer.networks.optimizers import SGD, Optimizer
 from epsilometer.networks.trainer import Batches, Canaries, NoCanaries
 from epsilometer.sampling.samplers import Sampler, Shuffle
-from epsilometer.types import BoolArray, FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray
 
 Path: TypeAlias = Literal["auto", "general"]
 _SHUFFLE = Shuffle()
@@ -35,7 +33,6 @@ _SGD = SGD()
 _NO_CANARIES = NoCanaries()
 _SEEN = 256  # records whose outputs are held at once
 _DRAWN = 4096  # samples of all runs that are held at once
-_TOGETHER = 32  # runs that share a stream; their batches are drawn by one thread
 _TRIED = 2  # examples on which the fast path is compared with the module itself
 
 
@@ -385,6 +382,27 @@ class _Run:
         return laid
 
 
+class _TorchBackend:
+    """PyTorch, as of :class:`~epsilometer.networks.trainer.Backend`."""
+
+    def make_trainer(self, module: nn.Module, loss: Any, **settings: Any) -> EnsembleDPSGD:
+        """Return one training."""
+        if settings.get("optimizer") is None:
+            settings["optimizer"] = _SGD
+        return EnsembleDPSGD(module, cross_entropy if loss is None else loss, **settings)
+
+    def list_weights(self, module: nn.Module) -> tuple[str, list[Any]]:
+        """Return the module in words, and its state."""
+        return str(module), [*module.state_dict().values()]
+
+    def takes_whole_numbers(self, module: nn.Module) -> bool:
+        """Tell whether it has an embedding, of numbers of words."""
+        return any(type(part).__name__ == "Embedding" for part in module.modules())
+
+
+TORCH = _TorchBackend()
+
+
 def check_loss(given: Any, outputs: Tensor, y: Tensor) -> None:
     """Refuse labels that the module has no outputs for, and losses that mix records.
 
@@ -431,62 +449,3 @@ def _fill_places(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
 
 def _to_numpy(tensor: Tensor) -> FloatArray:
     return np.asarray(tensor.cpu().numpy())
-
-
-def draw_batches(
-    sampler: Sampler,
-    records: int,
-    batch_size: int,
-    *,
-    runs: int,
-    epochs: int,
-    rng: np.random.Generator,
-) -> Iterator[NDArray[np.int32]]:
-    """Yield the batches of each epoch: ``(runs, steps, batch)``, filled up with −1 where shorter.
-
-    Same ``rng``, same batches, whatever the number of threads.
-    """
-    sizes = [min(_TOGETHER, runs - start) for start in range(0, runs, _TOGETHER)]
-    streams = rng.spawn(len(sizes))
-    draw = partial(_draw_epoch, sampler, records, batch_size)
-    with ThreadPoolExecutor(min(len(sizes), os.cpu_count() or 1)) as pool:
-        for _ in range(epochs):
-            yield _join_runs(list(pool.map(draw, sizes, streams)))
-
-
-def _draw_epoch(
-    sampler: Sampler, records: int, batch_size: int, runs: int, rng: np.random.Generator
-) -> NDArray[np.int32]:
-    block = getattr(sampler, "block", None)
-    within = 0 if block is None else block(records)
-    if within and records % batch_size == records % within == 0:  # all runs at once
-        order = np.tile(np.arange(records, dtype=np.int32), (runs, 1)).reshape(-1, within)
-        rng.permuted(order, axis=1, out=order)
-        return order.reshape(runs, -1, batch_size)
-    return _fill_up([list(sampler.batches(records, batch_size, rng=rng)) for _ in range(runs)])
-
-
-def _fill_up(runs: list[list[IntArray]]) -> NDArray[np.int32]:
-    steps = {len(batches) for batches in runs}
-    if len(steps) > 1:
-        raise InvalidArgument(
-            f"Expected all runs to have as many batches per epoch, got {sorted(steps)}."
-        )
-    width = max(batch.size for batches in runs for batch in batches)
-    filled = np.full((len(runs), steps.pop(), width), -1, np.int32)
-    for run, batches in zip(filled, runs, strict=True):
-        for row, batch in zip(run, batches, strict=True):
-            row[: batch.size] = batch
-    return filled
-
-
-def _join_runs(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-    """Return all runs together, as wide as the widest, and never without a column."""
-    width = max(1, *(part.shape[2] for part in parts))
-    same = [
-        np.pad(part, ((0, 0), (0, 0), (0, width - part.shape[2])), constant_values=-1)
-        if part.shape[2] < width
-        else part
-        for part in parts
-    ]
-    return np.concatenate(same)

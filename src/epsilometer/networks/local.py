@@ -141,7 +141,9 @@ class Together:
         self._models = ManyModels(module, at_once, device=device)
         self._loss: Loss = per_example(loss)
         self._optimizer, self._rate = optimizer, learning_rate
-        self._start = self._models.parameters[0, self._models.used].clone()
+        used = self._models.used  # all of them, but for layers that are padded
+        self._columns: Tensor | slice = slice(None) if bool(used.all()) else used
+        self._start = self._models.parameters[0, self._columns].clone()
 
     @property
     def start(self) -> Tensor:
@@ -158,12 +160,12 @@ class Together:
 
     def module(self, weights: Tensor) -> nn.Module:
         """Do as of :class:`ClientTrainer`."""
-        self._models.parameters[:, self._models.used] = weights
+        self._models.parameters[:, self._columns] = weights
         return self._models.model(0)
 
     def _group(self, weights: Tensor, batches: list[Batches], records: ClientRecords) -> Tensor:
         models = self._models
-        models.parameters[:, models.used] = weights
+        models.parameters[:, self._columns] = weights
         state = self._optimizer.start(models.parameters)
         for step in range(len(batches[0])):
             wanted = [own[step] for own in batches if len(own) > step]
@@ -182,7 +184,7 @@ class Together:
                 [part[busy] if part.ndim else part for part in state],
                 rate=self._rate,
             )
-        return models.parameters[: len(batches), models.used] - weights
+        return models.parameters[: len(batches), self._columns] - weights
 
 
 class OneByOne:

@@ -1,25 +1,26 @@
 """Optimizers of many models at once: one row per model, the arithmetic of ``torch.optim``."""
 
 from dataclasses import dataclass
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
 
-State = list[torch.Tensor]
+if TYPE_CHECKING:  # the settings serve other backends too, where torch is not installed
+    import torch
+
+State: TypeAlias = "list[torch.Tensor]"
 
 
 class Optimizer(Protocol):
     """Moves parameters against a gradient, both of shape ``(runs, size)``, in place."""
 
-    def start(self, parameters: torch.Tensor) -> State:
+    def start(self, parameters: "torch.Tensor") -> State:
         """Return what it remembers between steps, before the first."""
         ...
 
     def step(
-        self, parameters: torch.Tensor, gradient: torch.Tensor, state: State, *, rate: float
+        self, parameters: "torch.Tensor", gradient: "torch.Tensor", state: State, *, rate: float
     ) -> None:
         """Take one step at a learning rate; may overwrite ``gradient``."""
         ...
@@ -40,12 +41,12 @@ class SGD:
     def __post_init__(self) -> None:
         _validate.at_least(0, momentum=self.momentum, weight_decay=self.weight_decay)
 
-    def start(self, parameters: torch.Tensor) -> State:
+    def start(self, parameters: "torch.Tensor") -> State:
         """Return the velocity, where there is momentum."""
-        return [torch.zeros_like(parameters)] if self.momentum else []
+        return [parameters.new_zeros(parameters.shape)] if self.momentum else []
 
     def step(
-        self, parameters: torch.Tensor, gradient: torch.Tensor, state: State, *, rate: float
+        self, parameters: "torch.Tensor", gradient: "torch.Tensor", state: State, *, rate: float
     ) -> None:
         """Take one step, as of :class:`Optimizer`."""
         if self.weight_decay:
@@ -75,8 +76,10 @@ class Adam:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise InvalidArgument(f"Expected betas in [0, 1), got {self.betas}.")
 
-    def start(self, parameters: torch.Tensor) -> State:
+    def start(self, parameters: "torch.Tensor") -> State:
         """Return both means, and the number of steps."""
+        import torch
+
         return [
             torch.zeros_like(parameters),
             torch.zeros_like(parameters),
@@ -84,7 +87,7 @@ class Adam:
         ]
 
     def step(
-        self, parameters: torch.Tensor, gradient: torch.Tensor, state: State, *, rate: float
+        self, parameters: "torch.Tensor", gradient: "torch.Tensor", state: State, *, rate: float
     ) -> None:
         """Take one step, as of :class:`Optimizer`."""
         mean, square, count = state
@@ -95,5 +98,5 @@ class Adam:
         mean.lerp_(gradient, 1 - first)
         square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         corrected = 1 - second ** int(count)
-        root = torch.sqrt(square, out=gradient).div_(corrected**0.5).add_(self.epsilon)
+        root = gradient.copy_(square).sqrt_().div_(corrected**0.5).add_(self.epsilon)
         parameters.addcdiv_(mean, root, value=-rate / (1 - first ** int(count)))

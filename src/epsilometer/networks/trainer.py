@@ -1,8 +1,9 @@
 """Train many private models at once: what an audit asks of a backend.
 
-:class:`Trainer` is the seam between audits of DP-SGD and a framework. PyTorch is the one backend
-(:class:`~epsilometer.networks.ensemble.EnsembleDPSGD`); ``tests/networks/test_trainer_contract.py``
-is what another one has to pass. Batches, canaries and results cross the seam as NumPy arrays.
+:class:`Trainer` is the seam between audits of DP-SGD and a framework. There are two backends:
+PyTorch (:class:`~epsilometer.networks.ensemble.EnsembleDPSGD`) and JAX
+(:class:`~epsilometer.networks.jax_trainer.JaxDPSGD`). ``tests/networks/test_trainer_contract.py``
+is what each has to pass. Batches, canaries and results cross the seam as NumPy arrays.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from epsilometer._extras import needs
+from epsilometer.core.registry import Registry
+from epsilometer.errors import InvalidArgument
+from epsilometer.networks.loss import is_module
 from epsilometer.sampling.samplers import Sampler
 from epsilometer.types import BoolArray, FloatArray
 
@@ -174,6 +179,10 @@ class Trainer(Protocol):
         """Return how many runs to train at once: as many as fit and are quickest."""
         ...
 
+    def check(self, features: ArrayLike, labels: ArrayLike) -> Any:
+        """Refuse records or a model that :meth:`train` would refuse."""
+        ...
+
     def train(
         self,
         features: ArrayLike,
@@ -194,3 +203,49 @@ class Trainer(Protocol):
                 under add/remove adjacency.
         """
         ...
+
+
+class Backend(Protocol):
+    """A framework that trains models: makes trainers of its own kind of model."""
+
+    def make_trainer(self, module: Any, loss: Any, **settings: Any) -> Trainer:
+        """Return one training; ``loss=None`` is cross-entropy, ``optimizer=None`` plain SGD."""
+        ...
+
+    def list_weights(self, module: Any) -> tuple[str, list[Any]]:
+        """Return the architecture in words, and all weights: what identifies a model."""
+        ...
+
+    def takes_whole_numbers(self, module: Any) -> bool:
+        """Tell whether features are numbers of words, and not measurements."""
+        ...
+
+
+# By the name of the package that has to be installed, which is also the name of the extra.
+BACKENDS: Registry[Backend] = Registry(
+    "backends",
+    {
+        "torch": "epsilometer.networks.ensemble:TORCH",
+        "jax": "epsilometer.networks.jax_trainer:JAX",
+    },
+)
+
+
+def name_backend(module: Any) -> str:
+    """Return the name of the backend that trains a model.
+
+    A model names it in its attribute ``backend``; modules of PyTorch have none.
+    """
+    name = "torch" if is_module(module) else getattr(module, "backend", "")
+    if name not in BACKENDS:
+        raise InvalidArgument(
+            f"Expected module to be a torch.nn.Module or a JaxModel, got {type(module).__name__}."
+        )
+    return str(name)
+
+
+def find_backend(module: Any) -> Backend:
+    """Return the backend that trains a model; say which extra is missing where it is not there."""
+    name = name_backend(module)
+    with needs(name, extra=name):
+        return BACKENDS[name]

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from epsilometer.audits.posterior import service
-from epsilometer.audits.posterior.service import HttpService, ServiceFailed
+from epsilometer.audits.posterior.service import HttpService
+from epsilometer.engine import service
+from epsilometer.engine.service import ServiceFailed
 from epsilometer.engine.store import CannotWrite
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from tests.faults.counting import count

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
-from epsilometer._extras import needs
 from epsilometer.accounting import pld
 from epsilometer.audits.dpsgd.canaries import (
     Adversary,
@@ -35,8 +34,7 @@ from epsilometer.engine.request import Request
 from epsilometer.engine.runs import Program, RunsJob, check_until, share_confidence
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.loss import is_module
-from epsilometer.networks.trainer import Trainer
+from epsilometer.networks.trainer import Trainer, find_backend, name_backend
 from epsilometer.sampling.samplers import (
     Sampler,
     Shuffle,
@@ -57,7 +55,7 @@ _UNITS = 10_000  # at most: more would only be more files
 class DPSGD:
     """DP-SGD that is trained with a canary and without it, thousands of times.
 
-    All runs are trained many at once, by :class:`~epsilometer.networks.ensemble.EnsembleDPSGD`.
+    All runs are trained many at once, by PyTorch or by JAX: the model decides.
 
     Guarantee: the same settings give the same audit, byte for byte on the same kind of device,
         however the work was split, killed or resumed. The bounds of all views together exceed the
@@ -67,7 +65,7 @@ class DPSGD:
         Gaussian noise and Poisson sampling.
 
     Attributes:
-        module: A ``torch.nn.Module``.
+        module: A ``torch.nn.Module``, or a ``JaxModel`` of ``epsilometer.networks.jax_trainer``.
         data: Features ``(n, …)`` and classes ``(n,)``; record 0 is the target.
         runs: Runs with the canary, and as many without it, at most.
         learning_rate: Of the optimizer.
@@ -136,10 +134,7 @@ class DPSGD:
     source: Any = field(default=None, metadata=DATA)
 
     def __post_init__(self) -> None:
-        if not is_module(self.module):
-            raise InvalidArgument(
-                f"Expected module to be a torch.nn.Module, got {type(self.module).__name__}."
-            )
+        name_backend(self.module)
         if not isinstance(self.data, (tuple, list)) or len(self.data) != 2:
             raise InvalidArgument(
                 "Expected data to be a pair of features and labels, got "
@@ -280,8 +275,8 @@ def _fill_claim(subject: DPSGD, request: Request) -> Claim | None:
 
 def _read_data(subject: DPSGD) -> tuple[FloatArray, IntArray]:
     features, labels = check_records(*subject.data)
-    if any(type(part).__name__ == "Embedding" for part in subject.module.modules()):
-        features = features.astype(np.int64)  # they are the numbers of words
+    if find_backend(subject.module).takes_whole_numbers(subject.module):
+        features = features.astype(np.int64)
     return features, labels
 
 
@@ -289,23 +284,19 @@ def _make_training(
     subject: DPSGD, claim: Claim | None, features: FloatArray, labels: IntArray
 ) -> tuple[Trainer, float]:
     """Return one run of the training, and the rate at which its batches draw a record."""
-    with needs("torch", extra="torch"):
-        from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
-        from epsilometer.networks.optimizers import SGD
-
     sampler = Shuffle() if subject.sampler is None else subject.sampler
     steps = _count_batches(sampler, len(features), subject.batch_size)
     rate = expected_rate(sampler, len(features), subject.batch_size)
     sampler = pin_sampler(sampler, len(features), subject.batch_size)  # alike without the target
-    training = EnsembleDPSGD(
+    training = find_backend(subject.module).make_trainer(
         subject.module,
-        cross_entropy if subject.loss is None else subject.loss,
+        subject.loss,
         runs=1,
         sampler=sampler,
         noise_multiplier=_derive_noise(subject, claim, rate=rate, steps=steps * subject.epochs),
         clip_norm=subject.clip_norm,
         learning_rate=subject.learning_rate,
-        optimizer=SGD() if subject.optimizer is None else subject.optimizer,
+        optimizer=subject.optimizer,
         batch_size=subject.batch_size,
         epochs=subject.epochs,
         initial=subject.initial,
@@ -375,7 +366,7 @@ def _name_inputs(subject: DPSGD, features: FloatArray, labels: IntArray) -> dict
     """Return the SHA-256 of all data, by name: a run is never continued with others."""
     inputs = {
         "data": fingerprint((features, labels)),
-        "module": fingerprint((str(subject.module), [*subject.module.state_dict().values()])),
+        "module": fingerprint(find_backend(subject.module).list_weights(subject.module)),
     }
     if subject.canary is not None:
         inputs["canary"] = fingerprint((subject.canary.features, subject.canary.label))

@@ -6,8 +6,8 @@ Nothing here changes them, or uses up their randomness.
 import math
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,8 @@ from opacus.optimizers import (  # type: ignore[import-untyped]
 from opacus.utils import batch_memory_manager, uniform_sampler  # type: ignore[import-untyped]
 from torch.utils import data
 
-from epsilometer.core.audit import Audit, Provenance
-from epsilometer.core.claim import Claim
-from epsilometer.engine.environment import versions
+from epsilometer.conformance.loader_watch import find_type
+from epsilometer.engine.framework_audits import make_framework_audit
 from epsilometer.errors import InvalidArgument
 from epsilometer.sampling.batch_sampler import BatchSampler
 from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle, label_sampler
@@ -118,14 +117,6 @@ def count_logical_batches(loader: Any) -> int:
     return len(loader) if loader.batch_sampler is None else len(find_logical_sampler(loader))
 
 
-def find_type(sampler: Any) -> type:
-    """Return the type of a sampler as its user made it, whoever watches it."""
-    kind = type(sampler)
-    while hasattr(kind, "watched_type"):
-        kind = kind.watched_type
-    return kind
-
-
 def find_noise(optimizer: Any) -> float:
     """Return the noise multiplier that gradients need, for the one that is booked.
 
@@ -190,42 +181,5 @@ def call_weakly(method: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def make_audit(
-    function: str,
-    *,
-    supplied: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    claim: Claim | None,
-    delta: float | None,
-    confidence: float,
-    seed: int,
-    **parts: Any,
-) -> Audit:
-    """Return the audit of a function of this package, with what a second run needs.
-
-    Args:
-        function: Its name.
-        supplied: Its arguments that the user must supply again; kept by type.
-        settings: Its other arguments.
-        claim: As of ``Audit``.
-        delta: As of ``Provenance``.
-        confidence: Likewise.
-        seed: Likewise.
-        parts: As of ``Audit``.
-    """
-    return Audit(
-        claim=claim,
-        provenance=Provenance(
-            subject="opacus",
-            settings={
-                "function": f"epsilometer.integrations.opacus:{function}",
-                **{name: {"supplied": type(thing).__name__} for name, thing in supplied.items()},
-                **settings,
-            },
-            delta=delta,
-            confidence=confidence,
-            seed=seed,
-            versions=(*versions(), *((name, version(name)) for name in ("torch", "opacus"))),
-        ),
-        **parts,
-    )
+# Makes the audit of a function of this package, with what a second run needs.
+make_audit = partial(make_framework_audit, "opacus", ("torch", "opacus"))

@@ -17,6 +17,7 @@ from epsilometer.conformance.books import Books
 from epsilometer.conformance.carryover import CarryoverCheck
 from epsilometer.conformance.clipping import ClippingWatch
 from epsilometer.conformance.evidence_check import leave_untested
+from epsilometer.conformance.loader_watch import LoaderWatch
 from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.participation import ParticipationWatch
 from epsilometer.conformance.run_epsilon import NoiseGroup, bound_epsilon_of_run
@@ -28,11 +29,11 @@ from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import Check, ConformanceFinding
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.opacus.canaries import PlantedCanaries
-from epsilometer.integrations.opacus.loader_watch import LoaderWatch
 from epsilometer.integrations.opacus.loud_rows import LoudRows
 from epsilometer.integrations.opacus.modules import ModuleWatch
 from epsilometer.integrations.opacus.objects import (
     count_taken,
+    find_logical_sampler,
     find_noise,
     is_ghost,
     list_gradients,
@@ -85,7 +86,7 @@ class RunWatch:
         self._carryover = CarryoverCheck(level=SHARE)
         self._clipping = ClippingWatch(level=SHARE, missing=_GHOST if self.ghost else "no batch")
         self._loud = LoudRows(optimizer, self._modules.names, self._clipping, seed)
-        self._loader = LoaderWatch(loader)
+        self._loader = LoaderWatch(loader, find_logical_sampler(loader))
         self._participation = ParticipationWatch(len(loader.dataset), canaries.rate, level=SHARE)
         self._books = Books()
         self._history = list(engine.accountant.history)

@@ -1,0 +1,126 @@
+"""Read what JAX-Privacy's accountants book: events, training parameters, plans, Keras settings.
+
+All become one list of (noise multiplier, sampling rate, steps), which ``conformance.books`` takes.
+"""
+
+import math
+from typing import Any
+
+import dp_accounting
+from jax_privacy.accounting import DpParams, analysis
+
+from epsilometer import _validate
+from epsilometer.conformance.books import Booked
+from epsilometer.errors import InvalidArgument
+
+_INTERVAL = 1e-3  # of privacy losses, as in the Keras API: rounds up, and takes a second
+
+
+def read_books(source: Any, *, steps: int | None = None, cycle_length: int = 1) -> list[Booked]:
+    """Return what is booked as (noise multiplier, sampling rate, steps) entries.
+
+    Guarantee: exact. What is not understood is refused, and never left out.
+    Assumption: a booked event is one step, or one cycle of steps where records are divided into
+        ``cycle_length`` groups that take turns.
+
+    Args:
+        source: A ``DpEvent`` of dp_accounting, a ``PrivacyAccountant`` (its ledger is read), a
+            ``DpParams`` of JAX-Privacy, or anything with a ``dp_event``, as a ``DPExecutionPlan``.
+        steps: Updates that are planned or were taken; for ``DpParams`` only, which do not say.
+        cycle_length: Groups of records that take turns, as in cyclic Poisson sampling: an event
+            per cycle is that many steps. ``DpParams`` have their own.
+
+    Example:
+        >>> step = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.1))
+        >>> read_books(dp_accounting.SelfComposedDpEvent(step, 500))
+        [(1.1, 0.01, 500)]
+    """
+    _validate.whole(1, cycle_length=cycle_length)
+    if isinstance(source, DpParams):
+        if steps is None:
+            raise InvalidArgument("Expected steps= beside DpParams, which do not have them.")
+        return _read_params(source, steps)
+    event = getattr(source, "dp_event", getattr(source, "ledger", source))
+    if not isinstance(event, dp_accounting.DpEvent):
+        raise InvalidArgument(
+            "Expected a DpEvent, a PrivacyAccountant, DpParams or a DPExecutionPlan, got "
+            f"{type(source).__name__}."
+        )
+    return _join([(n, q, count * cycle_length) for n, q, count in _read_event(event)])
+
+
+def report_epsilon(source: Any, *, delta: float, steps: int | None = None) -> float:
+    """Return the ε that privacy-loss distributions of dp_accounting report for these books.
+
+    Neighbours differ by one record that is there or not, as JAX-Privacy's own accountants have it.
+
+    Example:
+        >>> event = dp_accounting.GaussianDpEvent(1.0)
+        >>> round(report_epsilon(event, delta=1e-5), 2)
+        4.38
+    """
+    _validate.open_unit(delta=delta)
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=_INTERVAL)
+    for noise, rate, count in read_books(source, steps=steps):
+        if noise == 0:
+            return math.inf
+        step: Any = dp_accounting.GaussianDpEvent(noise)
+        if rate < 1:
+            step = dp_accounting.PoissonSampledDpEvent(rate, step)
+        accountant.compose(step, count)
+    return float(accountant.get_epsilon(delta))
+
+
+def _read_event(event: Any) -> list[Booked]:
+    match event:
+        case dp_accounting.NoOpDpEvent():
+            return []
+        case dp_accounting.GaussianDpEvent(noise):
+            return [(float(noise), 1.0, 1)]
+        case dp_accounting.PoissonSampledDpEvent(rate, inner):
+            return [(noise, _nest(rate, own), count) for noise, own, count in _read_event(inner)]
+        case dp_accounting.SelfComposedDpEvent(inner, count):
+            return [(noise, rate, own * int(count)) for noise, rate, own in _read_event(inner)]
+        case dp_accounting.ComposedDpEvent(events):
+            return [entry for each in events for entry in _read_event(each)]
+        case dp_accounting.TruncatedSubsampledGaussianDpEvent():
+            return [(float(event.noise_multiplier), float(event.sampling_probability), 1)]
+    raise InvalidArgument(
+        f"Expected events of Gaussian noise and Poisson sampling, got {type(event).__name__}: "
+        "what it says of single steps is not known."
+    )
+
+
+def _nest(rate: float, inner: float) -> float:
+    """Return the rate of a sample of a sample."""
+    return float(rate) * inner
+
+
+def _read_params(params: Any, steps: int) -> list[Booked]:
+    """Return what ``DpsgdTrainingAccountant`` composes for these parameters."""
+    if not params.is_finite_guarantee:
+        return [(0.0, 1.0, steps)]
+    if params.noise_multipliers is None:
+        raise InvalidArgument("Expected noise_multipliers in DpParams, got none.")
+    groups = params.cycle_length or 1
+    fixed = params.sampling_method is analysis.SamplingMethod.FIXED_BATCH_SIZE
+    spans = analysis._interleave_nm_and_bs(params.noise_multipliers, params.batch_sizes, steps)
+    return _join(
+        [
+            # A fixed batch size is booked as Poisson sampling of twice the sensitivity.
+            (float(noise) / (2 if fixed else 1), float(size) / (params.num_samples // groups), n)
+            for n, noise, size in spans
+            if n > 0
+        ]
+    )
+
+
+def _join(entries: list[Booked]) -> list[Booked]:
+    """Join neighbours with the same noise and rate."""
+    joined: list[Booked] = []
+    for noise, rate, count in entries:
+        if joined and joined[-1][:2] == (noise, rate):
+            joined[-1] = (noise, rate, joined[-1][2] + count)
+        else:
+            joined.append((noise, rate, count))
+    return joined

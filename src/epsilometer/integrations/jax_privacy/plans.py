@@ -1,0 +1,89 @@
+"""Audit a loop that is built from an execution plan of JAX-Privacy."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax_privacy.matrix_factorization import toeplitz
+
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.jax_privacy.audited_run import Audited, audited
+from epsilometer.integrations.jax_privacy.books import read_books
+
+
+@dataclass(frozen=True, eq=False)
+class _WatchedStrategy:
+    """A batch selection strategy whose batches are watched."""
+
+    own: Any
+    run: Audited
+
+    def batch_iterator(self, num_examples: int, rng: Any = None) -> Iterator[Any]:
+        """Go through the batches of the strategy itself."""
+        return self.run.watch_batches(self.own.batch_iterator(num_examples, rng))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AuditedPlan:
+    """The parts of a ``DPExecutionPlan``, watched; and the audit.
+
+    Attributes:
+        clipped_grad: As of the plan.
+        batch_selection_strategy: As of the plan, watched.
+        noise_addition_transform: As of the plan, watched.
+        dp_event: As of the plan.
+        run: The audit: ``run.result(delta=…)`` after the loop.
+    """
+
+    clipped_grad: Any
+    batch_selection_strategy: Any
+    noise_addition_transform: Any
+    dp_event: Any
+    run: Audited
+
+
+def audited_plan(config: Any, *, records: int, canaries: int = 500, seed: int = 0) -> AuditedPlan:
+    """Audit the loop of a plan: use what is returned in its place.
+
+    Noise that the plan correlates over steps is whitened, and then checked as any other.
+
+    Guarantee: as of :func:`audited`.
+    Assumption: as of :func:`audited`.
+
+    Args:
+        config: A ``BandMFExecutionPlanConfig``.
+        records: Records of the training set.
+        canaries: As of :func:`audited`.
+        seed: Likewise.
+    """
+    if not hasattr(config, "plan") or not hasattr(config, "strategy"):
+        raise InvalidArgument(
+            f"Expected a BandMFExecutionPlanConfig, got {type(config).__name__}. A plan alone does "
+            "not say how its noise is correlated: take audited(privatizer, noise=…)."
+        )
+    plan, strategy = config.plan, np.asarray(config.strategy, np.float64)
+    noise = None
+    if strategy.size > 1:
+        many = config.iterations if config.column_normalize else None
+        noise = toeplitz.inverse_as_streaming_matrix(strategy, many)
+    bound = plan.clipped_grad(lambda: None).sensitivity(config.accountant.neighboring_relation)
+    run = audited(
+        plan.noise_addition_transform,
+        noise_multiplier=read_books(plan)[0][0],
+        clip_norm=float(bound),
+        books=plan,
+        records=records,
+        batches=plan.batch_selection_strategy,
+        steps=config.iterations,
+        noise=noise,
+        canaries=canaries,
+        seed=seed,
+    )
+    return AuditedPlan(
+        clipped_grad=plan.clipped_grad,
+        batch_selection_strategy=_WatchedStrategy(plan.batch_selection_strategy, run),
+        noise_addition_transform=run.privatizer,
+        dp_event=plan.dp_event,
+        run=run,
+    )

@@ -1,0 +1,149 @@
+"""Watch a JAX loop step by step with the checks that all integrations share."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from epsilometer.conformance.books import Booked, Books
+from epsilometer.conformance.carryover import CarryoverCheck
+from epsilometer.conformance.clipping import ClippingWatch
+from epsilometer.conformance.evidence_check import leave_untested
+from epsilometer.conformance.noise_checks import LEVEL
+from epsilometer.conformance.participation import ParticipationWatch
+from epsilometer.conformance.run_epsilon import bound_epsilon_of_run
+from epsilometer.conformance.turns import TurnsWatch
+from epsilometer.conformance.watch import StepWatch
+from epsilometer.conformance.whitening import Whitening
+from epsilometer.core.bound import EpsilonLowerBound
+from epsilometer.core.findings import Check, ConformanceFinding
+from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.jax_privacy.samplers import Recognised
+from epsilometer.integrations.jax_privacy.trees import name_leaves
+from epsilometer.sampling.samplers import is_poisson
+from epsilometer.types import FloatArray, IntArray
+
+SHARE = LEVEL / 8  # of the level, for what is not noise: earlier records, batches, ε
+_REPLAY = "no gradient of a single record is at hand: replay() tests it"
+
+
+class RunWatch:
+    """Watches noise, batches and books of one run.
+
+    Args:
+        noise_multiplier: σ that the program means to use.
+        unit: Standard deviation that noise should have, before it is correlated.
+        records: Records of the training set.
+        known: How batches are drawn.
+        history: What is booked.
+        noise: Correlated noise that is declared.
+        updates: Noise multiplier and rate of an update, and the batches that it accumulates, where
+            these are several; by default every batch is an update.
+
+    Attributes:
+        steps: Steps that were seen.
+        lost: Steps whose sums were not finite.
+        rate: Chance of a record to be in a batch, of one that may take part; None if unknown.
+        words: How batches are drawn, for people.
+    """
+
+    def __init__(
+        self,
+        *,
+        noise_multiplier: float,
+        unit: float,
+        records: int,
+        known: Recognised,
+        history: Sequence[Booked],
+        noise: Whitening | None,
+        updates: tuple[float, float | None, int] | None = None,
+    ) -> None:
+        self.noise_multiplier, self._unit = noise_multiplier, unit
+        self.rate, self.words = known.rate, known.words
+        self._known, self._history = known, list(history)
+        self._noise = StepWatch(level=LEVEL / 2, noise=noise)
+        self._carryover = CarryoverCheck(level=SHARE)
+        self._books = Books()
+        self._updates = updates or (noise_multiplier, known.rate, 1)
+        self.steps = self.lost = 0
+        booked = max((rate for _, rate, _ in history), default=1.0)
+        self._sampled = booked < 1
+        # An update may accumulate several batches: then the rate of one is known, and not booked.
+        several = known.rate if updates and known.rate else booked
+        self._participation = ParticipationWatch(records, several, level=SHARE)
+        self._turns = TurnsWatch(records, known.cycle_length) if known.cycle_length > 1 else None
+        self._cycle: list[IntArray] = []
+
+    def see(self, residual: Any, *, noise: FloatArray, added: FloatArray) -> bool:
+        """Take the noise of the next step; return whether it is finite.
+
+        Args:
+            residual: What was released less the sum before noise, as a tree.
+            noise: The same in the directions of canaries, in clipping norms.
+            added: What canaries added, in clipping norms.
+        """
+        self.steps += 1
+        sigma, rate, together = self._updates
+        if self.steps % together == 0:
+            self._books.take_step(noise_multiplier=sigma, rate=rate)
+        try:
+            self._noise.see(
+                [(name, leaf / self._unit) for name, leaf in name_leaves(residual)],
+                noise_multiplier=self.noise_multiplier,
+                rate=self.rate,
+            )
+        except InvalidArgument:
+            self.lost += 1
+            return False
+        if noise.size:
+            self._carryover.see(noise / self.noise_multiplier, added / self.noise_multiplier)
+        return True
+
+    def see_batch(self, batch: Any) -> None:
+        """Take the record numbers of the next batch; −1 fills it up."""
+        indices = np.asarray(batch)
+        if indices.ndim != 1:
+            raise InvalidArgument(
+                f"Expected a batch of record numbers, one per record, got shape {indices.shape}."
+            )
+        indices = indices[indices >= 0]
+        if self._turns is None:
+            self._participation.see(indices)
+            return
+        # In a cycle every record has one turn, in which it is drawn at the booked rate.
+        self._turns.see(indices)
+        self._cycle.append(indices)
+        if len(self._cycle) == self._known.cycle_length:
+            self._participation.see(np.concatenate(self._cycle))
+            self._cycle = []
+
+    def finding(self, *, bound: EpsilonLowerBound | None = None) -> ConformanceFinding:
+        """Return whether the run did what was accounted for, as far as it was seen."""
+        found = self._noise.finding(
+            ClippingWatch(level=SHARE, missing=_REPLAY).check(),
+            self._carryover.check(),
+            *self._check_participation(),
+            *self._books.check(self._history),
+            bound=bound,
+        )
+        return replace(found, steps=self.steps, level=LEVEL)
+
+    def bound_epsilon(self, *, delta: float, alpha: float) -> EpsilonLowerBound | None:
+        """Return the ε of the noise that was measured; None where batches are not Poisson's."""
+        groups, sampler = self._noise.group_noise(), self._known.sampler
+        if not groups or sampler is None or not is_poisson(sampler) or self._known.cycle_length > 1:
+            return None
+        return bound_epsilon_of_run(groups, delta=delta, confidence=1 - alpha, sampling="poisson")
+
+    def _check_participation(self) -> tuple[Check, ...]:
+        expected = "records enter batches independently, at the booked rate"
+        turns = () if self._turns is None else (self._turns.check(),)
+        reason = ""
+        if not self._participation.batches:
+            reason = "no batch was seen: go through run.watch_batches(batches)"
+        elif not self._sampled:
+            reason = "no sampling is booked"
+        if reason:
+            return (*turns, leave_untested("participation", expected, reason))
+        return (*turns, *self._participation.checks())

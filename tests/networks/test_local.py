@@ -15,6 +15,7 @@ from epsilometer.networks.ensemble import cross_entropy
 from epsilometer.networks.local import (
     Batches,
     ClientRecords,
+    Clients,
     OneByOne,
     Together,
     local_batches,
@@ -48,6 +49,10 @@ def alone(
     return {name: value.detach() - before[name] for name, value in own.named_parameters()}
 
 
+def take_all(data: Any) -> ClientRecords:
+    return Clients(data, device="cpu").take(range(len(data)))
+
+
 def steps_of(records: ClientRecords, batch_size: int, epochs: int, seed: int) -> list[Batches]:
     rng = np.random.default_rng(seed)
     return [
@@ -67,8 +72,9 @@ def compare(how: Any, module: nn.Module, records: ClientRecords, batches: Any, p
         wanted = [alone(module, records, own, plain) for own in batches]
     for got, truth in zip(named, wanted, strict=True):
         for name, value in truth.items():
+            # Single precision, and momentum that carries rounding through up to 27 steps.
             torch.testing.assert_close(
-                (got[name] - before[name]).double(), value, rtol=1e-4, atol=1e-5
+                (got[name] - before[name]).double(), value, rtol=1e-3, atol=1e-4
             )
 
 
@@ -95,7 +101,7 @@ OPTIMIZERS = [
 def test_ragged_clients_are_trained_as_each_alone(
     kind: Any, optimizer: Any, plain: Any, sizes: list[int], batch_size: int, epochs: int, seed: int
 ) -> None:
-    records = ClientRecords.of(clients(sizes, seed), device="cpu")
+    records = take_all(clients(sizes, seed))
     torch.manual_seed(seed)
     module = nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES))
     options = {"at_once": 3} if kind is Together else {}
@@ -120,11 +126,11 @@ class Recurrent(nn.Module):
 def test_what_cannot_be_trained_together_is_trained_one_by_one() -> None:
     rng = np.random.default_rng(3)
     data = [(rng.integers(6, size=(n, 5)), rng.integers(CLASSES, size=n)) for n in (3, 1, 2)]
-    records = ClientRecords.of(data, device="cpu")
+    records, given = take_all(data), Clients(data, device="cpu")
     torch.manual_seed(0)
     module = Recurrent()
     how = make_client_trainer(
-        module, cross_entropy, records, optimizer=SGD(), learning_rate=RATE, at_once=4, device="cpu"
+        module, cross_entropy, given, optimizer=SGD(), learning_rate=RATE, at_once=4, device="cpu"
     )
     assert isinstance(how, OneByOne)
     compare(how, module, records, steps_of(records, 2, 2, 0), OPTIMIZERS[0][1])
@@ -143,9 +149,9 @@ def test_clients_are_trained_together_where_that_is_right(
 ) -> None:
     rng = np.random.default_rng(0)
     data = [(rng.normal(size=(n, *shape)), rng.integers(CLASSES, size=n)) for n in (3, 2)]
-    records = ClientRecords.of(data, device="cpu")
+    given = Clients(data, device="cpu")
     how = make_client_trainer(
-        module, cross_entropy, records, optimizer=SGD(), learning_rate=RATE, at_once=4, device="cpu"
+        module, cross_entropy, given, optimizer=SGD(), learning_rate=RATE, at_once=4, device="cpu"
     )
     assert isinstance(how, kind)
 
@@ -167,11 +173,12 @@ X, Y = np.zeros((2, FEATURES)), np.zeros(2, np.int64)
         ([(X, Y), (X[:0], Y[:0])], "none of client 1"),
         ([(X, Y[:1])], "as many labels as records of client 0"),
         ([(X, Y), (X[:, :2], Y)], "of client 1"),
+        ([(X, Y), (np.full((2, FEATURES), "a"), Y)], "Expected numbers"),
     ],
 )
 def test_bad_clients_are_told(data: Any, part: str) -> None:
     with pytest.raises(InvalidArgument, match=part):
-        ClientRecords.of(data, device="cpu")
+        Clients(data, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -184,14 +191,33 @@ def test_bad_clients_are_told(data: Any, part: str) -> None:
     ],
 )
 def test_bad_modules_are_told(module: Any, part: str) -> None:
-    records = ClientRecords.of([(X, Y + 2)], device="cpu")
+    given = Clients([(X, Y), (X, Y + 2)], device="cpu")
     with pytest.raises(InvalidArgument, match=part):
         make_client_trainer(
             module,
             cross_entropy,
-            records,
+            given,
             optimizer=SGD(),
             learning_rate=1,
             at_once=1,
             device="cpu",
         )
+
+
+def test_records_of_a_cohort_alone_are_copied() -> None:
+    """A client's arrays are read when its round comes, so that others take no memory."""
+
+    class Counted(list[Any]):
+        taken = 0
+
+        def __getitem__(self, place: Any) -> Any:
+            Counted.taken += 1
+            return super().__getitem__(place)
+
+    data = Counted((X + n, Y) for n in range(50))
+    every = Clients(data, device="cpu")
+    before = Counted.taken
+    records = every.take(np.array([7, 3]))
+    assert Counted.taken - before == 2
+    assert records.x[:, 0].tolist() == [7, 7, 3, 3]
+    assert records.starts.tolist() == [0, 2]

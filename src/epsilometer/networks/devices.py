@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from epsilometer.errors import InvalidArgument, OutOfMemory
@@ -140,14 +140,20 @@ def one_thread(device: str) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def as_numbers(values: ArrayLike) -> NDArray[Any]:
+    """Return an array, which is not copied if it is one, and refuse what is not of numbers."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise InvalidArgument(f"Expected numbers, got an array of {array.dtype}.")
+    return array
+
+
 def as_tensor(values: ArrayLike, device: str) -> Tensor:
     """Return numbers on a device: floats in single precision, all others as 64-bit integers."""
     if isinstance(values, Tensor):
         tensor = values.to(device)
     else:
-        array = np.asarray(values)
-        if array.dtype.kind not in "fiub":
-            raise InvalidArgument(f"Expected numbers, got an array of {array.dtype}.")
+        array = as_numbers(values)
         wide = np.float32 if array.dtype.kind == "f" else np.int64
         with np.errstate(over="ignore"):  # what is too large becomes inf, and is found as such
             copied = array.astype(wide)  # which may be written to

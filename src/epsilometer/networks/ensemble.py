@@ -403,22 +403,32 @@ class _TorchBackend:
 TORCH = _TorchBackend()
 
 
+def check_labels(outputs: Tensor, least: int, most: int) -> None:
+    """Refuse labels that the module has no outputs for.
+
+    Args:
+        outputs: Of the module on some records.
+        least: The smallest label of all records.
+        most: The largest.
+    """
+    if outputs.ndim == 2 and (least < 0 or most >= outputs.shape[1]):
+        raise InvalidArgument(
+            f"Expected labels from 0 to {outputs.shape[1] - 1}, as many classes as the "
+            f"module has outputs, got labels from {least} to {most}."
+        )
+
+
 def check_loss(given: Any, outputs: Tensor, y: Tensor) -> None:
-    """Refuse labels that the module has no outputs for, and losses that mix records.
+    """Refuse losses that mix records, and labels that the module has no outputs for.
 
     Args:
         given: The loss, as a user gave it.
         outputs: Of the module on the first records.
-        y: Labels of all records.
+        y: Labels, of these records and further ones.
     """
-    if not y.is_floating_point() and outputs.ndim == 2:
-        most, least = int(y.max()), int(y.min())
-        if least < 0 or most >= outputs.shape[1]:
-            raise InvalidArgument(
-                f"Expected labels from 0 to {outputs.shape[1] - 1}, as many classes as the "
-                f"module has outputs, got labels from {least} to {most}."
-            )
-    loss, tried = per_example(given), y[:_TRIED]
+    if not y.is_floating_point():
+        check_labels(outputs, int(y.min()), int(y.max()))
+    loss, tried = per_example(given), y[: len(outputs)]
     try:
         together = loss(outputs, tried)
         alone = [loss(outputs[i : i + 1], tried[i : i + 1]) for i in range(len(tried))]

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.devices import as_tensor
-from epsilometer.networks.ensemble import check_loss
+from epsilometer.networks.devices import as_numbers, as_tensor
+from epsilometer.networks.ensemble import check_labels, check_loss
 from epsilometer.networks.many import Loss, ManyModels, per_example, without_tf32
 from epsilometer.networks.optimizers import Optimizer
 from epsilometer.sampling.samplers import Shuffle
@@ -24,7 +24,7 @@ _TRIED = 2  # records on which training together is compared with the module its
 
 @dataclass(frozen=True, eq=False)
 class ClientRecords:
-    """The records of all clients, one after the other.
+    """The records of some clients, one after the other.
 
     Attributes:
         x: Features, ``(n, …)``.
@@ -36,24 +36,50 @@ class ClientRecords:
     y: Tensor
     sizes: IntArray
 
-    @classmethod
-    def of(cls, clients: Sequence[tuple[ArrayLike, ArrayLike]], *, device: str) -> "ClientRecords":
-        """Take clients as users give them, and refuses what cannot be trained on."""
-        if len(clients) == 0:
-            raise InvalidArgument("Expected at least one client, got none.")
-        features, labels = [], []
-        for number, (x, y) in enumerate(clients):
-            features.append(as_tensor(x, "cpu"))
-            labels.append(as_tensor(y, "cpu"))
-            _check_client(number, features[-1], labels[-1], features[0], labels[0])
-        sizes = np.array([len(x) for x in features], np.int64)
-        # To a GPU all at once: to move them client by client would take longer than to train.
-        return cls(torch.cat(features).to(device), torch.cat(labels).to(device), sizes)
-
     @property
     def starts(self) -> IntArray:
         """Number of each client's first record."""
         return np.cumsum(self.sizes) - self.sizes
+
+
+class Clients:
+    """All clients as users give them; records are copied when a cohort is taken.
+
+    Guarantees: beside what the user holds, the records of one cohort are in memory.
+    """
+
+    def __init__(self, given: Sequence[tuple[ArrayLike, ArrayLike]], *, device: str) -> None:
+        """Look at all clients, and refuse what cannot be trained on."""
+        if len(given) == 0:
+            raise InvalidArgument("Expected at least one client, got none.")
+        self._given, self._device = given, device
+        first = _view_client(given[0])
+        least, most = [], []
+        for number, client in enumerate(given):
+            x, y = _view_client(client)
+            _check_client(number, x, y, *first)
+            least.append(y.min())
+            most.append(y.max())
+        self.label_range = float(min(least)), float(max(most))
+
+    def take(self, cohort: Sequence[int] | IntArray) -> ClientRecords:
+        """Return the records of some clients, in this order, where the model is."""
+        chosen = [self._given[number] for number in cohort]
+        features = [as_tensor(x, "cpu") for x, _ in chosen]
+        labels = [as_tensor(y, "cpu") for _, y in chosen]
+        sizes = np.array([len(x) for x in features], np.int64)
+        # To a GPU all at once: to move them client by client would take longer than to train.
+        moved = (torch.cat(part).to(self._device) for part in (features, labels))
+        return ClientRecords(*moved, sizes)
+
+    def take_first(self, count: int) -> ClientRecords:
+        """Return records of the first clients, so many together if there are."""
+        return self.take(range(min(count, len(self._given))))  # each has one at least
+
+
+def _view_client(client: tuple[ArrayLike, ArrayLike]) -> tuple[Any, Any]:
+    x, y = (part if isinstance(part, Tensor) else as_numbers(part) for part in client)
+    return x, y
 
 
 def local_batches(
@@ -98,7 +124,7 @@ class ClientTrainer(Protocol):
 def make_client_trainer(
     module: nn.Module,
     loss: Any,
-    records: ClientRecords,
+    clients: Clients,
     *,
     optimizer: Optimizer,
     learning_rate: float,
@@ -109,8 +135,12 @@ def make_client_trainer(
     if not isinstance(module, nn.Module):
         raise InvalidArgument(f"Expected a torch.nn.Module, got {type(module).__name__}.")
     plain = OneByOne(module, loss, optimizer, learning_rate, device=device)
+    records = clients.take_first(_TRIED)
     tried = records.x[:_TRIED]
-    check_loss(loss, plain.outputs(tried), records.y)
+    outputs = plain.outputs(tried)
+    if not records.y.is_floating_point():
+        check_labels(outputs, *map(int, clients.label_range))
+    check_loss(loss, outputs, records.y[:_TRIED])
     mixes = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
     if mixes:  # a client's own records, which is his business: his update is clipped as a whole
         return plain
@@ -289,7 +319,7 @@ def _stack_batches(batches: list[IntArray], rows: int) -> tuple[IntArray, np.nda
     return places, keep
 
 
-def _check_client(number: int, x: Tensor, y: Tensor, first_x: Tensor, first_y: Tensor) -> None:
+def _check_client(number: int, x: Any, y: Any, first_x: Any, first_y: Any) -> None:
     if x.ndim < 1 or len(x) == 0:
         raise InvalidArgument(
             f"Expected at least one record of every client, got none of client {number}. "

@@ -18,6 +18,7 @@ from epsilometer.networks.devices import as_tensor, explain_full, one_thread, ow
 from epsilometer.networks.local import (
     Batches,
     ClientRecords,
+    Clients,
     ClientTrainer,
     local_batches,
     make_client_trainer,
@@ -100,24 +101,24 @@ class Watch:
 @contextmanager
 def prepare(
     how: RoundSettings, rng: np.random.Generator
-) -> Iterator[tuple[ClientRecords, ClientTrainer]]:
+) -> Iterator[tuple[Clients, ClientTrainer]]:
     """Hand out the clients' records and what trains on them, with randomness of their own."""
     if how.device != "cpu" and not torch.cuda.is_available():
         raise InvalidArgument(f"Expected a CUDA device for {how.device!r}, torch sees none here.")
     # One thread: models here are small, and many audits run side by side.
     with explain_full(how.device), one_thread(how.device), own_randomness(how.device, rng):
-        records = ClientRecords.of(how.clients, device=how.device)
+        clients = Clients(how.clients, device=how.device)
         together = make_client_trainer(
             how.module,
             how.loss,
-            records,
+            clients,
             optimizer=how.client_optimizer,
             learning_rate=how.learning_rate,
             at_once=_limit_at_once(how),
             device=how.device,
         )
         with torch.no_grad():
-            yield records, together
+            yield clients, together
 
 
 def run_rounds(
@@ -141,8 +142,8 @@ def run_rounds(
         rng: Where all randomness comes from.
         visit: As of :meth:`FederatedTraining.train`.
     """
-    with prepare(how, rng) as (records, clients):
-        server = _Server(how, records, clients, watch, divisor, rng)
+    with prepare(how, rng) as (clients, together):
+        server = _Server(how, clients, together, watch, divisor, rng)
         for number, (members, planted) in enumerate(zip(who, when, strict=True)):
             if visit is not None:
                 visit(number, server.clip, server.weights)
@@ -154,8 +155,9 @@ def compute_updates(
     how: RoundSettings, weights: Tensor, clients: IntArray, *, rng: np.random.Generator
 ) -> Tensor:
     """Return how far some clients go from given weights, as of FederatedTraining.updates."""
-    with prepare(how, rng) as (records, together):
-        batches = _draw_batches(how, records, clients, rng)
+    with prepare(how, rng) as (every, together):
+        records = every.take(clients)
+        batches = _draw_batches(how, records, rng)
         return torch.cat(list(together.updates(weights, batches, records)))
 
 
@@ -177,15 +179,15 @@ class _Server:
     def __init__(
         self,
         how: RoundSettings,
-        records: ClientRecords,
-        clients: ClientTrainer,
+        clients: Clients,
+        together: ClientTrainer,
         watch: Watch,
         divisor: float,
         rng: np.random.Generator,
     ) -> None:
-        self.how, self.records, self.clients = how, records, clients
+        self.how, self.clients, self.together = how, clients, together
         self.watch, self.divisor, self.rng = watch, divisor, rng
-        self.weights = clients.start.clone()
+        self.weights = together.start.clone()
         self.state = how.server_optimizer.start(self.weights[None])
         generator = torch.Generator(how.device).manual_seed(int(rng.integers(2**63)))
         self.noise = how.noise.start(self.weights.numel(), rounds=how.rounds, generator=generator)
@@ -227,9 +229,12 @@ class _Server:
 
     def _sum_updates(self, clients: IntArray) -> tuple[Tensor, int, int]:
         """Return the clipped updates' sum; how many were not clipped, how many not finite."""
-        batches = _draw_batches(self.how, self.records, clients, self.rng)
         total, unclipped, lost = torch.zeros_like(self.weights), 0, 0
-        for updates in self.clients.updates(self.weights, batches, self.records):
+        if clients.size == 0:  # nobody was drawn
+            return total, unclipped, lost
+        records = self.clients.take(clients)
+        batches = _draw_batches(self.how, records, self.rng)
+        for updates in self.together.updates(self.weights, batches, records):
             norms = updates.norm(dim=1)
             # A sum of squares may overflow where no update does; such an update is as good as lost.
             finite = torch.isfinite(norms)
@@ -249,8 +254,8 @@ class _Server:
         clips, *counts = zip(*self.history, strict=True)
         members, unclipped, lost = (np.array(each, np.int64) for each in counts)
         return FederatedRun(
-            module=self.clients.module(self.weights).eval(),
-            moved=watch.cosines(self.weights - self.clients.start)[:planted],
+            module=self.together.module(self.weights).eval(),
+            moved=watch.cosines(self.weights - self.together.start)[:planted],
             model=watch.cosines(self.weights)[:planted],
             observed=watch.highest[:planted],
             unobserved=watch.highest[planted:],
@@ -273,16 +278,10 @@ def _limit_at_once(how: RoundSettings) -> int:
 
 
 def _draw_batches(
-    how: RoundSettings, records: ClientRecords, clients: IntArray, rng: np.random.Generator
+    how: RoundSettings, records: ClientRecords, rng: np.random.Generator
 ) -> list[Batches]:
-    """Draw the batches of some clients, as numbers of records."""
-    starts = records.starts
+    """Draw the batches of the clients of a cohort, as numbers of records."""
     return [
-        [
-            starts[client] + own
-            for own in local_batches(
-                int(records.sizes[client]), how.batch_size, epochs=how.epochs, rng=rng
-            )
-        ]
-        for client in clients
+        [start + own for own in local_batches(size, how.batch_size, epochs=how.epochs, rng=rng)]
+        for start, size in zip(records.starts, records.sizes.tolist(), strict=True)
     ]

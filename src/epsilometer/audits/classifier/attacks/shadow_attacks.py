@@ -15,7 +15,7 @@ be told is a keyword. ``ATTACKS`` registers them by name.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -47,6 +47,7 @@ _FEW = 10  # shadows' records on a side below which a class has the common thres
 _DIGITS = 6  # of p: ln p is kept in single precision, and bins must not be crossed by that
 _LEAST_P = 1e-12  # unbinned p count as at least this much
 _ENOUGH = 32  # models on a side from which each record may have a variance of its own
+_BLOCK = 2**12  # records that are looked at together
 _LEAST_VARIANCE = 1e-8  # added to each: models that never differ are not infinitely sure
 _LN_2PI = math.log(2 * math.pi)
 _HIDDEN, _RATE, _EPOCHS, _BATCH = 32, 0.01, 30, 256  # the paper's but for the batch, not given
@@ -370,9 +371,18 @@ def fit_normals(
     if variance == "global":
         apart = values[where] - np.broadcast_to(middle, where.shape)[where]
         return Normals(middle, np.asarray(apart.var()))
-    spread = np.square(values - mean).sum(axis=0, where=where) / each
+    spread = np.empty(counts.size)
+    for block in _divide_records(counts.size):
+        apart = values[:, block] - mean[block]
+        spread[block] = np.square(apart, out=apart).sum(axis=0, where=where[:, block])
+    spread /= each
     absent = np.sqrt(spread[some]).mean() ** 2
     return Normals(middle, np.where(some, spread, absent))
+
+
+def _divide_records(count: int) -> Iterator[slice]:
+    """Yield blocks of records, whose values of all models stay in a cache."""
+    return (slice(start, start + _BLOCK) for start in range(0, count, _BLOCK))
 
 
 def rmia(

@@ -153,7 +153,10 @@ class ShadowPool:
     @cached_property
     def margin(self) -> FloatArray:
         """ln p/(1−p) of each record's own label, shape ``(models, n)``; see ``margins_of``."""
-        return self.margins_of(self.pairs)
+        found = np.empty(self.member.shape)
+        for each, into in zip(self.pairs, found, strict=True):  # by models: each fits a cache
+            into[:] = self.margins_of(each)
+        return found
 
     def margins_of(self, pairs: FloatArray) -> FloatArray:
         """Return ln p/(1−p) where p and 1−p are given as ``own_and_rest`` does, shape ``(…, 2)``.

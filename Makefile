@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test test-jax test-lightning test-huggingface setup browser check docs slow fuzz bench comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
+.PHONY: demo test test-jax test-lightning test-huggingface setup browser check docs slow fuzz bench speed comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
 
 # The package and what it depends on, no extras: half a minute on a fast network.
 demo: $(BASE)
@@ -60,7 +60,12 @@ slow: setup
 fuzz: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10)
 
-bench: comparison
+# Every job at four sizes or more, beside peers and limits, into docs/performance.md.
+bench: setup
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/performance.py
+
+# The pages of single jobs, in benchmarks/.
+speed: comparison
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/bound.py
 	$(BIN)/python benchmarks/engine.py

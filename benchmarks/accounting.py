@@ -9,7 +9,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from measurement import command_seconds
 from msgspec.structs import replace
 from results import machine
-from sizes import choose_size, write_page
+from sizes import choose_size, fit_power, write_page
 
 import epsilometer as em
 from epsilometer.accounting.pld import poisson_epsilon
@@ -45,7 +45,7 @@ _BOUND = (
 )
 _TEXT = """# Accountants, start and reports
 
-Written by `make bench`; do not edit. CPU seconds in one thread, medians of {repeats} for Poisson
+Written by `make speed`; do not edit. CPU seconds in one thread, medians of {repeats} for Poisson
 sampling and the start, one call for the others.
 *Growth* is the exponent of the time in the size, fitted to the sizes shown.
 
@@ -101,8 +101,8 @@ def main() -> None:
         machine=machine(),
         shuffling=shuffling,
         shuffled=_say(worst[0] <= 5 and worst[1] <= 1000),
-        by_steps=_fit(_STEPS, by_steps),
-        by_epochs=_fit(_EPOCHS, by_epochs),
+        by_steps=f"{fit_power(_STEPS, by_steps):.2f}",
+        by_epochs=f"{fit_power(_EPOCHS, by_epochs):.2f}",
         poisson=poisson,
         poissoned="met by all" if not slow else f"missed by {', '.join(slow)}",
         start=start,
@@ -110,8 +110,8 @@ def main() -> None:
         python=_time_program([sys.executable, "-c", "pass"]),
         reports=reports,
         reported=_say(html[-1] <= 0.5),
-        html=_fit(_FINDINGS, html),
-        json=_fit(_FINDINGS, json),
+        html=f"{fit_power(_FINDINGS, html):.2f}",
+        json=f"{fit_power(_FINDINGS, json):.2f}",
     )
     write_page(_PAGE, text)
 
@@ -210,12 +210,6 @@ def _time(call: Callable[[], Any]) -> tuple[float, Any]:
     start = time.process_time()
     answer = call()
     return time.process_time() - start, answer
-
-
-def _fit(sizes: Sequence[int], seconds: Sequence[float]) -> str:
-    """Return the exponent of the time in the size."""
-    times = np.log(np.maximum(seconds, 1e-6))
-    return f"{np.polyfit(np.log(sizes), times, 1)[0]:.2f}"
 
 
 def _say(met: bool) -> str:

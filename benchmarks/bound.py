@@ -26,7 +26,7 @@ _START = (
 )
 _TEXT = """# Speed of the default bound
 
-Written by `make bench`; do not edit. `epsilon_lower_bound(scores, delta=1e-5)` of scores N(1, 1)
+Written by `make speed`; do not edit. `epsilon_lower_bound(scores, delta=1e-5)` of scores N(1, 1)
 inside and N(0, 1) outside, n of each; CPU milliseconds in one thread, medians of {repeats}.
 
 - *fresh*: sizes that this process has not asked for.

@@ -11,7 +11,6 @@ kept as it is when the page is written elsewhere.
 
 import argparse
 import gc
-import math
 import os
 import statistics
 import subprocess
@@ -26,6 +25,7 @@ from pathlib import Path
 import torch
 from opacus import PrivacyEngine
 from results import machine
+from sizes import fit_power
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -34,7 +34,7 @@ from epsilometer.integrations.opacus import audited
 _PAGE = Path(__file__).resolve().parent / "conformance.md"
 _CARD, _GROWTH = "## On a card", "## Growth"
 _FEATURES, _CLASSES, _RECORDS = 64, 10, 1280
-_WARM_UP = 9  # steps that are not counted: memory is taken, and more is measured in the first ones
+WARM_UP = 9  # steps that are not counted: memory is taken, and more is measured in the first ones
 _TEXT = """# What an audited step costs
 
 Written by `python benchmarks/conformance.py`; do not edit. Fully connected networks, SGD,
@@ -157,7 +157,7 @@ def measure_seconds(case: Case, steps: int) -> tuple[list[float], list[float]]:
     """Return seconds of plain and of audited steps, taken in turn."""
     _free_memory(case)
     plain, audit = train(case, audit=False), train(case, audit=True)
-    both = [(next(plain), next(audit)) for _ in range(_WARM_UP + steps)][_WARM_UP:]
+    both = [(next(plain), next(audit)) for _ in range(WARM_UP + steps)][WARM_UP:]
     return [first for first, _ in both], [second for _, second in both]
 
 
@@ -217,7 +217,7 @@ def write_growth(
             rows.append(
                 f"| {value:,} | {1e3 * plain:.3g} | {1e3 * added[-1]:.3g} | {audit / plain:.2f} |\n"
             )
-        power = _fit_power(values, added)
+        power = fit_power(values, added)
         other = (
             f"{usual.canaries:,} canaries"
             if name == "parameters"
@@ -230,13 +230,6 @@ def write_growth(
         yield from rows
 
 
-def _fit_power(sizes: Sequence[int], spent: Sequence[float]) -> float:
-    """Return the slope of the straight line through logarithms."""
-    return statistics.linear_regression(
-        [math.log(size) for size in sizes], [math.log(each) for each in spent]
-    ).slope
-
-
 def _compare_memory(case: Case, steps: int) -> tuple[str, str]:
     if steps == 0:
         return "–", "–"
@@ -246,7 +239,7 @@ def _compare_memory(case: Case, steps: int) -> tuple[str, str]:
 
 def write_page(cases: Sequence[Case], steps: int, **options: int) -> Iterator[str]:
     """Yield the page for a CPU, as far as it is known."""
-    yield _TEXT.format(batch=cases[0].batch, steps=steps, warm_up=_WARM_UP)
+    yield _TEXT.format(batch=cases[0].batch, steps=steps, warm_up=WARM_UP)
     yield _CPU.format(machine=machine(), torch=torch.__version__)
     yield from write_table(cases, steps, **options)
 

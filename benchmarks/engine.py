@@ -27,7 +27,7 @@ _REPEATS = choose_size(5, 1)
 _DELTA, _CONFIDENCE = 1e-5, 0.95
 _TEXT = """# What the engine costs
 
-Written by `make bench`; do not edit. {units:,} units of {milliseconds:g} ms, each of which returns
+Written by `make speed`; do not edit. {units:,} units of {milliseconds:g} ms, each of which returns
 {scores} + {scores} scores, on two processes, wall-clock seconds, medians of {repeats} turns that
 alternate: a list of results from plain joblib, and a run with its plan, shards on the disk, log and
 result.

@@ -25,7 +25,7 @@ import torch
 from federation import BATCH, CLASSES, CLIP, FEATURES, RATE, ragged_records
 from measurement import watch
 from results import machine
-from sizes import ARGUMENTS, TINY, choose_size, write_page
+from sizes import ARGUMENTS, TINY, choose_size, fit_power, write_page
 from torch import nn
 
 from epsilometer.audits.federated.directions import HadamardCanaries
@@ -127,7 +127,7 @@ def _compare_clients() -> str:
         f"| {row['bytes'] / 2**20:.0f} |"
         for count, row in found
     ]
-    power = _fit(CLIENTS, [row["seconds"] for _, row in found])
+    power = fit_power(CLIENTS, [row["seconds"] for _, row in found])
     head = (
         "| clients | their records, MiB | a round, s | memory beside them, MiB |\n|---|---|---|---|"
     )
@@ -153,7 +153,7 @@ def _compare_weights() -> str:
     return (
         f"## Weights\n\n{BASE.clients:,} clients, {BASE.canaries:,} canaries; Flower on Ray, with "
         f"{BASE.cohort} clients that all take part, and no canaries. The aim is {_TARGET}. Seconds "
-        f"grow as weights to the power {_fit(weights, spent):.2f}.\n\n{head}\n"
+        f"grow as weights to the power {fit_power(weights, spent):.2f}.\n\n{head}\n"
         + "\n".join(rows)
         + "\n\n"
         + _profile()
@@ -165,7 +165,7 @@ def _compare_counts() -> str:
     rows = [
         f"| {count:,} | {row['seconds']:.2f} | {row['bytes'] / 2**20:.0f} |" for count, row in found
     ]
-    power = _fit(COUNTS, [row["seconds"] for _, row in found])
+    power = fit_power(COUNTS, [row["seconds"] for _, row in found])
     head = "| canaries | a round, s | memory beside records, MiB |\n|---|---|---|"
     return (
         f"## Canaries\n\n{found[0][1]['weights']:,} weights, {BASE.clients:,} clients. Seconds "
@@ -203,11 +203,6 @@ def _ask_flower(width: int) -> float:
         for rounds in (1, 1 + _MORE)
     )
     return (long - short) / _MORE
-
-
-def _fit(sizes: Any, spent: Any) -> float:
-    """Return the exponent of the power law through the rows."""
-    return float(np.polyfit(np.log(sizes), np.log(spent), 1)[0])
 
 
 def _read_held() -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 _INTRO = """# Speed, side by side
 
-Written by `make bench`; do not edit. Each line asks the same of both tools: the scores are equal
+Written by `make speed`; do not edit. Each line asks the same of both tools: the scores are equal
 (inside from N(1, 1), outside from N(0, 1), float64, one seed), each question has a process of its
 own after a warm-up call on tiny data, and what is counted is the CPU time of the call, of all
 threads: the median of three calls, or one call for the tables. Peers are pinned in

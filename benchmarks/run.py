@@ -1,4 +1,4 @@
-"""Times epsilometer beside its peers and writes ``benchmarks/results.md``: ``make bench``."""
+"""Times epsilometer beside its peers and writes ``benchmarks/results.md``: ``make speed``."""
 
 import random
 import statistics

@@ -41,7 +41,7 @@ _HEADLINE = (
 )
 _INTRO = """# Accountants of shuffling
 
-Written by `make bench`; do not edit. δ = 10⁻⁵; ε of the batched Gaussian mechanism, the reference
+Written by `make speed`; do not edit. δ = 10⁻⁵; ε of the batched Gaussian mechanism, the reference
 beside it; CPU seconds of both directions together, of one process.
 
 Measured on {machine}.

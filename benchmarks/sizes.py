@@ -3,7 +3,10 @@
 The tests run every script so, that none rots. Peers in environments of their own are not asked.
 """
 
+import math
+import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,3 +31,9 @@ def write_page(path: Path, text: str) -> None:
 def repeat_arguments() -> list[str]:
     """Return what a further process of a benchmark is called with, to have the same size."""
     return ["--tiny"] if TINY else []
+
+
+def fit_power(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """Return the exponent of the time in the size: the slope of the line through logarithms."""
+    logs = [math.log(each) for each in sizes], [math.log(max(each, 1e-6)) for each in seconds]
+    return statistics.linear_regression(*logs).slope

@@ -30,11 +30,11 @@ from epsilometer.networks.models import cnn, lenet5, mlp
 from epsilometer.networks.trainer import NoCanaries
 
 _PAGE = Path(__file__).resolve().parent / "training.md"
-_BATCH = choose_size(100, 10)
+BATCH = choose_size(100, 10)
 _STEPS, _TAKES = choose_size((100, 3), (2, 1))
 _INTRO = """# DP-SGD of many models at once
 
-Written by `make bench`; do not edit. Model-steps a CPU-second, B = 100, one thread: the best of
+Written by `make speed`; do not edit. Model-steps a CPU-second, B = 100, one thread: the best of
 three takes of each, in turns. Opacus trains one model after the other, with hooks (its default)
 or with ghost clipping.
 
@@ -44,7 +44,7 @@ Measured on {machine}.
 | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 _Model = tuple[Callable[[], nn.Module], tuple[int, ...], int]
-_MODELS: dict[str, _Model] = {
+MODELS: dict[str, _Model] = {
     "MLP 600–32–100": (lambda: mlp(600, 100), (600,), 100),
     "LeNet-5, 28×28": (lambda: lenet5(classes=2), (1, 28, 28), 2),
     "CNN of Table II, 3×32×32": (lambda: cnn(classes=2), (3, 32, 32), 2),
@@ -59,29 +59,31 @@ def main() -> None:
         _on_cpu()
 
 
-def _records(shape: tuple[int, ...], classes: int, count: int) -> tuple[Any, Any]:
+def make_records(shape: tuple[int, ...], classes: int, count: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     return rng.random((count, *shape), np.float32), rng.integers(classes, size=count)
 
 
-def _ensemble(model: nn.Module, runs: int, device: str, path: Any = "auto") -> EnsembleDPSGD:
+def make_ensemble(model: nn.Module, runs: int, device: str, path: Any = "auto") -> EnsembleDPSGD:
     return EnsembleDPSGD(
         model,
         cross_entropy,
         runs=runs,
         noise_multiplier=1.0,
         learning_rate=0.1,
-        batch_size=_BATCH,
+        batch_size=BATCH,
         device=device,
         path=path,
     )
 
 
-def _canary(training: EnsembleDPSGD, adversary: Adversary = "partially_informed") -> TargetCanary:
+def make_canary(
+    training: EnsembleDPSGD, adversary: Adversary = "partially_informed"
+) -> TargetCanary:
     return TargetCanary(
         adversary=adversary,
         direction=random_direction(training.size, rng=np.random.default_rng(0)),
-        batch_size=_BATCH,
+        batch_size=BATCH,
     )
 
 
@@ -93,15 +95,15 @@ def _on_cpu() -> None:
     warnings.simplefilter("ignore")  # Opacus warns of what it was asked for
     text = _INTRO.format(machine=machine())
     for (name, (build, shape, classes)), steps, target in zip(
-        list(_MODELS.items())[:2], (_STEPS, _STEPS), (6, 2), strict=True
+        list(MODELS.items())[:2], (_STEPS, _STEPS), (6, 2), strict=True
     ):
-        features, labels = _records(shape, classes, steps * _BATCH)
-        training = _ensemble(build(), 1, "cpu")
+        features, labels = make_records(shape, classes, steps * BATCH)
+        training = make_ensemble(build(), 1, "cpu")
         together = choose_size(choose_at_once(training, features, labels), 2)
         takes: dict[str, Callable[[], float]] = {
-            "ours": partial(_ours, _ensemble(build(), together, "cpu"), features, labels),
-            "hooks": partial(_opacus, build(), features, labels, "hooks"),
-            "ghost": partial(_opacus, build(), features, labels, "ghost"),
+            "ours": partial(_ours, make_ensemble(build(), together, "cpu"), features, labels),
+            "hooks": partial(time_opacus, build(), features, labels, "hooks"),
+            "ghost": partial(time_opacus, build(), features, labels, "ghost"),
         }
         best = dict.fromkeys(takes, 0.0)
         for _ in range(_TAKES):
@@ -119,17 +121,17 @@ def _on_cpu() -> None:
 
 def _ours(training: EnsembleDPSGD, features: Any, labels: Any) -> float:
     before = time.process_time()
-    training.train(features, labels, rng=np.random.default_rng(0), canaries=_canary(training))
-    return training.runs * len(features) / _BATCH / (time.process_time() - before)
+    training.train(features, labels, rng=np.random.default_rng(0), canaries=make_canary(training))
+    return training.runs * len(features) / BATCH / (time.process_time() - before)
 
 
-def _opacus(model: nn.Module, features: Any, labels: Any, mode: str) -> float:
+def time_opacus(model: nn.Module, features: Any, labels: Any, mode: str) -> float:
     from opacus import PrivacyEngine
 
     model = copy.deepcopy(model)  # it is changed for good
     loader = DataLoader(
         TensorDataset(torch.from_numpy(features), torch.from_numpy(labels)),
-        batch_size=_BATCH,
+        batch_size=BATCH,
         shuffle=True,
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -168,13 +170,13 @@ def _accuracy() -> str:
         runs=runs,
         noise_multiplier=1.0,
         learning_rate=1.0,
-        batch_size=_BATCH,
+        batch_size=BATCH,
         epochs=choose_size(20, 1),
     )
     lines = []
     adversaries: tuple[Adversary, ...] = ("target_canary", "partially_informed", "worst_case")
     for name in ("none", *adversaries):
-        canary: Any = NoCanaries() if name == "none" else _canary(training, name)  # type: ignore[arg-type]
+        canary: Any = NoCanaries() if name == "none" else make_canary(training, name)  # type: ignore[arg-type]
         trained = training.train(
             features[train], labels[train], rng=np.random.default_rng(1), canaries=canary
         )
@@ -195,18 +197,18 @@ def _on_gpu(device: str) -> None:
     print("| model | at once | model-steps/s | torch.func, at once | model-steps/s | times |")
     print("| --- | --- | --- | --- | --- | --- |")
     for (name, (build, shape, classes)), count, others in zip(
-        _MODELS.items(), (10_000, 10_000, 1_000), ((64, 512), (64, 256), (4, 16)), strict=True
+        MODELS.items(), (10_000, 10_000, 1_000), ((64, 512), (64, 256), (4, 16)), strict=True
     ):
         features, labels = (
-            torch.from_numpy(part).to(device) for part in _records(shape, classes, count)
+            torch.from_numpy(part).to(device) for part in make_records(shape, classes, count)
         )
-        one = _ensemble(build(), 1, device)
+        one = make_ensemble(build(), 1, device)
         together = choose_at_once(one, features, labels)
-        ours = _gpu_speed(_ensemble(build(), together, device), features, labels)
-        few = 20 * _BATCH
+        ours = _gpu_speed(make_ensemble(build(), together, device), features, labels)
+        few = 20 * BATCH
         plain = {
             runs: _gpu_speed(
-                _ensemble(build(), runs, device, "general"), features[:few], labels[:few]
+                make_ensemble(build(), runs, device, "general"), features[:few], labels[:few]
             )
             for runs in others
         }
@@ -225,11 +227,11 @@ def _gpu_speed(training: EnsembleDPSGD, features: Any, labels: Any) -> float:
         torch.cuda.synchronize()
         before = time.perf_counter()
         training.train(
-            features, labels, rng=np.random.default_rng(seed), canaries=_canary(training)
+            features, labels, rng=np.random.default_rng(seed), canaries=make_canary(training)
         )
         torch.cuda.synchronize()
         taken = time.perf_counter() - before
-        best = max(best, training.runs * len(features) / _BATCH / taken)
+        best = max(best, training.runs * len(features) / BATCH / taken)
     torch.cuda.empty_cache()
     return best
 

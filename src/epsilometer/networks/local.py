@@ -69,8 +69,8 @@ class Clients:
         labels = [as_tensor(y, "cpu") for _, y in chosen]
         sizes = np.array([len(x) for x in features], np.int64)
         # To a GPU all at once: to move them client by client would take longer than to train.
-        moved = (torch.cat(part).to(self._device) for part in (features, labels))
-        return ClientRecords(*moved, sizes)
+        x, y = torch.cat(features).to(self._device), torch.cat(labels).to(self._device)
+        return ClientRecords(x, y, sizes)
 
     def take_first(self, count: int) -> ClientRecords:
         """Return records of the first clients, so many together if there are."""

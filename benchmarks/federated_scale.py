@@ -27,6 +27,7 @@ from measurement import watch
 from results import machine
 from sizes import ARGUMENTS, TINY, choose_size, fit_power, write_page
 from torch import nn
+from training import profile
 
 from epsilometer.audits.federated.directions import HadamardCanaries
 from epsilometer.audits.federated.rounds import FixedClip
@@ -176,14 +177,7 @@ def _compare_counts() -> str:
 def _profile() -> str:
     """Say where the time of the largest model goes."""
     training = make_training(BASE, ragged_records(BASE.clients), 1 + _MORE)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
-        training.train(rng=np.random.default_rng(0), iterates="none")
-    parts = sorted(seen.key_averages(), key=lambda part: -part.self_cpu_time_total)
-    total = sum(part.self_cpu_time_total for part in parts)
-    shares = ", ".join(
-        f"`{part.key.removeprefix('aten::')}` {part.self_cpu_time_total / total:.0%}"
-        for part in parts[:5]
-    )
+    shares = profile(lambda: training.train(rng=np.random.default_rng(0), iterates="none"))
     return f"Of {BASE.width}–{BASE.width} a round is spent in {shares}.\n"
 
 

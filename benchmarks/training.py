@@ -93,9 +93,9 @@ def make_canary(
 def _on_cpu() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # Opacus warns of what it was asked for
-    text = _INTRO.format(machine=machine())
+    text, profiles = _INTRO.format(machine=machine()), []
     for (name, (build, shape, classes)), steps, target in zip(
-        list(MODELS.items())[:2], (_STEPS, _STEPS), (6, 2), strict=True
+        list(MODELS.items())[:2], (_STEPS, _STEPS), (12, 4), strict=True
     ):
         features, labels = make_records(shape, classes, steps * BATCH)
         training = make_ensemble(build(), 1, "cpu")
@@ -115,8 +115,21 @@ def _on_cpu() -> None:
             f"{best['ours'] / best['ghost']:.1f} |\n"
         )
         sys.stderr.write(text.splitlines()[-1] + "\n")
-    text += _accuracy()
+        profiles.append(f"- {name}: {profile(takes['ours'])}")
+    text += "\nWhere our time goes:\n\n" + "\n".join(profiles) + "\n" + _accuracy()
     write_page(_PAGE, text)
+
+
+def profile(call: Callable[[], object]) -> str:
+    """Return the operations of torch that take most of the time of a call, with their shares."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        call()
+    parts = sorted(seen.key_averages(), key=lambda part: -part.self_cpu_time_total)
+    total = sum(part.self_cpu_time_total for part in parts)
+    return ", ".join(
+        f"`{part.key.removeprefix('aten::')}` {part.self_cpu_time_total / total:.0%}"
+        for part in parts[:6]
+    )
 
 
 def _ours(training: EnsembleDPSGD, features: Any, labels: Any) -> float:

@@ -107,6 +107,7 @@ def main() -> None:
         lines += measure_jobs(chosen)
         if not TINY:
             write_history(lines)
+            lines = read_history()  # as rounded there: the page can be made again from it
     write_page(_PAGE, make_page(lines))
 
 

@@ -21,6 +21,7 @@ _PARTIAL = ("functools", "partial")
 _LONGEST = 200  # arguments that a partial, or a dictionary that is handed over, holds
 _LONGEST_ALIAS = 10  # a = b; b = c; ... ends, also if it turns in a circle
 _NEAREST = 3  # bindings of one name that are looked at
+_MOST_TURNS = 4  # of a loop over a literal
 _MEANINGS = 10  # of a name that is imported from here or there
 
 
@@ -140,12 +141,14 @@ class Binding:
         path: The part: ``(1,)`` for ``b`` of ``a, b = value``.
         argument: Whether the name is an argument of its function.
         line: Where.
+        turns: Whether it is the variable of a loop over a literal.
     """
 
     value: ast.expr | None
     path: Path = ()
     argument: bool = False
     line: int = 0
+    turns: bool = False
 
 
 class Bindings:
@@ -158,6 +161,8 @@ class Bindings:
             lambda: defaultdict(list)
         )
         self._changed: set[str] = set()
+        # What a dictionary is given after it was made, in order; None if that cannot be told.
+        self._given: dict[tuple[int, str], list[tuple[int, ast.keyword | None]]] = defaultdict(list)
         for node in nodes:
             self._take(node)
 
@@ -166,12 +171,19 @@ class Bindings:
             case ast.Assign():
                 for target in node.targets:
                     self._bind(target, node.value)
+                    match target:
+                        case ast.Subscript(
+                            value=ast.Name(id=name), slice=ast.Constant(value=str(key))
+                        ):
+                            self._give(target, name, [ast.keyword(arg=key, value=node.value)])
             case ast.AnnAssign(target=target, value=value) if value is not None:
                 self._bind(target, value)
             case ast.NamedExpr(target=target, value=value):
                 self._bind(target, value)
-            case ast.AugAssign() | ast.For() | ast.AsyncFor() | ast.comprehension():
+            case ast.AugAssign():
                 self._bind(node.target, None)
+            case ast.For() | ast.AsyncFor() | ast.comprehension():
+                self._bind(node.target, None, turns=bool(list_turns(node)))
             case ast.withitem(optional_vars=target, context_expr=value) if target is not None:
                 self._bind(target, value)
             case ast.arg():  # an argument belongs to the function, which is the node's own scope
@@ -180,14 +192,21 @@ class Bindings:
                 )
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
                 self._changed.add(name)
+                known = isinstance(node.slice, ast.Constant) and isinstance(node.ctx, ast.Store)
+                self._give(node, name, [] if known else [None])
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="update" | "pop")):
                 self._changed.add(name)
+                starred = [ast.keyword(arg=None, value=each) for each in node.args]
+                known = isinstance(node.func, ast.Attribute) and node.func.attr == "update"
+                self._give(node, name, [*starred, *node.keywords] if known else [None])
 
-    def _bind(self, target: ast.expr, value: ast.expr | None, path: Path = ()) -> None:
+    def _bind(
+        self, target: ast.expr, value: ast.expr | None, path: Path = (), *, turns: bool = False
+    ) -> None:
         match target:
             case ast.Name(id=name):
                 self._bound[self._key(target, name)].append(
-                    Binding(value, path, line=target.lineno)
+                    Binding(value, path, line=target.lineno, turns=turns)
                 )
                 around = self._scopes[id(target)][-1]
                 if isinstance(around, ast.ClassDef):
@@ -208,6 +227,11 @@ class Bindings:
                         self._bind(each, value.elts[place], path)
                     else:
                         self._bind(each, value, (*path, index))
+
+    def _give(self, node: ast.expr, name: str, keywords: Iterable[ast.keyword | None]) -> None:
+        given = self._given[self._key(node, name)]
+        if len(given) <= _LONGEST:
+            given += [(node.lineno, keyword) for keyword in keywords]
 
     def _key(self, node: ast.AST, name: str) -> tuple[int, str]:
         return id(self._scopes[id(node)][-1]), name
@@ -257,22 +281,53 @@ class Bindings:
         return name in self._changed
 
     def expand_keywords(self, expression: ast.expr) -> list[ast.keyword]:
-        """Return what ``**expression`` hands over, if it is a literal that nobody changes."""
-        if isinstance(expression, ast.Name):
-            if expression.id in self._changed:
+        """Return what ``**expression`` hands over: a literal, and what it was given since."""
+        if not isinstance(expression, ast.Name):
+            return _read_literal(expression) or []
+        made = _read_literal(self.find_once(expression))
+        if made is None or expression.id not in self._changed:
+            return made or []
+        return self._add_given(expression, made) if expression.id not in self._shared else []
+
+    @cached_property
+    def _shared(self) -> set[str]:
+        """Return the names that are changed where they are not bound: from another function."""
+        return {name for scope, name in self._given if (scope, name) not in self._bound}
+
+    def _add_given(self, name: ast.Name, made: list[ast.keyword]) -> list[ast.keyword]:
+        """Return a dictionary with what it was given before a line; nothing if that is unknown."""
+        scope, _ = self.find(name)
+        given = self._given[id(scope), name.id]
+        own = scope is self._own(name)
+        keywords = {each.arg: each for each in made}
+        for line, each in given if len(given) <= _LONGEST else [(0, None)]:
+            if own and line > name.lineno:
+                continue
+            if each is None:
                 return []
-            value = self.find_once(expression)
-            return self.expand_keywords(value) if isinstance(value, ast.Dict | ast.Call) else []
-        match expression:
-            case ast.Dict(keys=keys, values=values) if len(keys) <= _LONGEST:
-                return [
-                    ast.keyword(arg=key.value, value=value)
-                    for key, value in zip(keys, values, strict=True)
-                    if isinstance(key, ast.Constant) and isinstance(key.value, str)
-                ]
-            case ast.Call(func=ast.Name(id="dict"), args=[]):
-                return [keyword for keyword in expression.keywords if keyword.arg]
-        return []
+            inner: list[ast.keyword] | None = [each]
+            if each.arg is None:  # of update(other), which is not followed further
+                value = each.value
+                once = self.find_once(value) if isinstance(value, ast.Name) else value
+                inner = _read_literal(once)
+            if inner is None:
+                return []
+            keywords |= {keyword.arg: keyword for keyword in inner}
+        return list(keywords.values())
+
+
+def _read_literal(expression: ast.expr | None) -> list[ast.keyword] | None:
+    """Return the entries of a dictionary that is written out; None if it is not."""
+    match expression:
+        case ast.Dict(keys=keys, values=values) if len(keys) <= _LONGEST:
+            return [
+                ast.keyword(arg=key.value, value=value)
+                for key, value in zip(keys, values, strict=True)
+                if isinstance(key, ast.Constant) and isinstance(key.value, str)
+            ]
+        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+            return [keyword for keyword in keywords if keyword.arg]
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -509,6 +564,21 @@ class Module:
         return path.parent.name in ("test", "tests") and bool(
             self.names.packages & {"unittest", "pytest"}
         )
+
+
+def list_turns(loop: ast.AST, name: str = "") -> list[ast.expr]:
+    """Return the constants that a loop over a short literal takes in turn, as ``name``."""
+    match loop:
+        case ast.For(target=ast.Name(id=own), iter=ast.Tuple(elts=turns) | ast.List(elts=turns)):
+            pass
+        case ast.comprehension(
+            target=ast.Name(id=own), iter=ast.Tuple(elts=turns) | ast.List(elts=turns)
+        ):
+            pass
+        case _:
+            return []
+    constant = all(isinstance(each, ast.Constant) for each in turns[: _MOST_TURNS + 1])
+    return turns if constant and len(turns) <= _MOST_TURNS and name in ("", own) else []
 
 
 def write_name(expression: ast.expr | None) -> str:

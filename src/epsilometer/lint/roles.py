@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from epsilometer.lint.flow import Flow, Value
-from epsilometer.lint.libraries import DpCall, Kind, Loader, Trainer
+from epsilometer.lint.libraries import DpCall, Kind, Known, Loader, Trainer
 from epsilometer.lint.module import FUNCTIONS, Call, Function, Module, write_name
-from epsilometer.lint.purposes import is_training_call
+from epsilometer.lint.purposes import changes_weights, is_training_call
 
 RATES = ("sampling_probability", "sampling_prob", "sample_rate", "q", "sampling_rate")
 RATES_SET = frozenset(RATES)
@@ -201,6 +201,16 @@ class Roles:
         ]
 
     @cached_property
+    def weight_updates(self) -> list[Call]:
+        """Calls that change the weights: of an optimizer, or of a function named for that."""
+        steps = {id(call) for call in self.optimizer_steps}
+        return [
+            call
+            for call in self.module.calls
+            if id(call) in steps or (call.method != "step" and changes_weights(call.method))
+        ]
+
+    @cached_property
     def book_steps(self) -> list[Call]:
         """Calls of ``accountant.step(...)``, which book a step of training."""
         return [
@@ -296,9 +306,30 @@ class Roles:
         return [
             Source(self.module, call, loaders[name])
             for call in self.module.calls
-            for name in sorted(call.known)
+            for name in sorted(call.known & set(loaders) or self._find_inherited(call))
             if name in loaders
         ]
+
+    def _find_inherited(self, call: Call) -> set[Known]:
+        """Return the libraries' classes that a class of the project makes an object of.
+
+        Where it has a constructor of its own, that is in ``super().__init__()``. A class that
+        overrides how it draws is another sampler.
+        """
+        project, module = self._flow.project, self.module
+        owner: tuple[Module, ast.ClassDef] | None = None
+        match call.function:
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"):
+                around = module.find_class(call.node)
+                owner = None if around is None else (module, around)
+            case _:
+                symbol = project.resolve(module, call.function)
+                if symbol is not None and isinstance(symbol.node, ast.ClassDef):
+                    made = project.find_method(symbol.module, symbol.node, "__init__")
+                    owner = (symbol.module, symbol.node) if made is None else None
+        if owner is None or project.find_method(*owner, "__iter__") is not None:
+            return set()
+        return set(project.find_bases(*owner))
 
     @cached_property
     def trainings(self) -> list[Training]:

@@ -3,6 +3,7 @@
 import ast
 
 from epsilometer.lint.chains import find_shuffles
+from epsilometer.lint.checks.permutations import list_cuts
 from epsilometer.lint.flow import UNKNOWN, Value
 from epsilometer.lint.programs import Programs
 from epsilometer.lint.roles import Roles, Source
@@ -55,6 +56,9 @@ def _list_samplers(programs: Programs, roles: Roles) -> list[str]:
     for training in roles.trainings:
         how = "a loader of the project's own" if training.overridden else "shuffled"
         found.append(f"{training.call.method}: {how} (line {training.call.node.lineno})")
+    for cut in list_cuts(programs, roles):
+        how = "slices in order" if cut.rule_id == "SHUF009" else "permutation: shuffled"
+        found.append(f"{how} (line {_line(cut.node)})")
     for shuffle in find_shuffles(roles.module, programs.flow):
         found.append(f"shuffle(): shuffled (line {_line(shuffle.node)})")
     return found + _list_fits(programs, roles)

@@ -23,7 +23,7 @@ CHECKS = (
     loaders.find_trainers,
     pipelines.find_pipelines,
     pipelines.find_fits,
-    permutations.find_permuted_epochs,
+    permutations.find_cut_batches,
     dropping.find_dropped_loaders,
     books.find_lost_books,
     books.find_other_numbers,

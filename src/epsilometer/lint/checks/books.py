@@ -187,7 +187,9 @@ class _Feed:
         return None if size is None or size <= 0 else size * self.factor
 
 
-def _list_feeds(roles: Roles, feeding: Feeding, flow: Flow) -> Iterator[_Feed]:
+def _list_feeds(
+    roles: Roles, feeding: Feeding, flow: Flow, handed: set[tuple[int, str]]
+) -> Iterator[_Feed]:
     module = roles.module
     for source in roles.sources:
         call = source.call
@@ -196,6 +198,7 @@ def _list_feeds(roles: Roles, feeding: Feeding, flow: Flow) -> Iterator[_Feed]:
         loops = feeding.list_loops(Value(call.node, module))
         target = module.find_target(call.node)
         trains = any(loop.trains for loop in loops) if loops else names_training(target)
+        trains |= (id(call.node), "") in handed
         if trains and not serves_other_ends(module, call.node, write_name(data)):
             found = frozenset(id(loop.node) for loop in loops)
             yield _Feed(module, call.node, batch, data, loops=found)
@@ -222,8 +225,17 @@ def _list_feeds(roles: Roles, feeding: Feeding, flow: Flow) -> Iterator[_Feed]:
 def find_other_numbers(programs: Programs, feeding: Feeding) -> Iterator[Place]:
     """Yield BOOK002 and BOOK003: an accountant that is given another batch size, or length."""
     flow = programs.flow
+    handed = {  # the origins of what engines are given to train on
+        origin
+        for roles in programs.roles.values()
+        for call in roles.engines
+        if (loader := call.find_argument("data_loader")) is not None
+        for origin in list_origins(flow, Value(loader, roles.module))
+    }
     feeds = [
-        feed for roles in programs.roles.values() for feed in _list_feeds(roles, feeding, flow)
+        feed
+        for roles in programs.roles.values()
+        for feed in _list_feeds(roles, feeding, flow, handed)
     ]
     fed: dict[int, list[_Feed]] = defaultdict(list)
     for feed in feeds:

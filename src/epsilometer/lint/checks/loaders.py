@@ -67,6 +67,7 @@ def _check_source(programs: Programs, feeding: Feeding, source: Source) -> Itera
             continue
         if option is not None:
             value = programs.flow.evaluate(Value(option, module, frame))
+        value = bool(value) if value in (0, 1) else value  # DataLoader(data, shuffle=1)
         if value is loader.shuffles_when:
             rule, seen = "SHUF002", _describe_site(frame, source)
         elif value in (True, False) and loader.ordered and _is_trained_on(source, loops, names):
@@ -101,26 +102,28 @@ def _takes_everything(source: Source) -> bool:
 
 
 def _list_frames(programs: Programs, source: Source) -> list[Frame | None]:
-    function = source.module.find_function(source.call.node)
+    module, node, flow = source.module, source.call.node, programs.flow
+    function = module.find_function(node)
+    frames: list[Frame | None] = [None]
     if isinstance(function, FUNCTIONS):
-        return [*programs.flow.list_frames(source.module, function)]
-    return [None]
+        frames = [*flow.list_frames(module, function)]
+    return [turn for frame in frames for turn in flow.list_turns(Value(node, module, frame))]
 
 
 def _list_site_names(frame: Frame | None) -> list[str]:
     """Return what a call of a function that makes a loader says about its purpose."""
-    if frame is None or frame.site is None:
+    if frame is None:
         return []
-    site = frame.site
     names = [write_name(value.node) for value in frame.arguments.values()]
     names += [
         value.node.value
-        for value in frame.arguments.values()
+        for value in (*frame.arguments.values(), *frame.turns.values())
         if isinstance(value.node, ast.Constant)
         and isinstance(value.node.value, str)
-        and value.node.value in ("test", "val", "valid", "validation", "eval", "dev")
+        and value.node.value.isidentifier()
     ]
-    return [*names, site.module.find_target(site.call.node)]
+    site = frame.site
+    return names if site is None else [*names, site.module.find_target(site.call.node)]
 
 
 def _describe_site(frame: Frame | None, source: Source) -> str:

@@ -110,7 +110,10 @@ def _list_best(module: Module) -> Iterator[tuple[ast.AST, str]]:
         match node:
             case ast.If(test=ast.Compare(left=left, ops=[_], comparators=[right]) as test):
                 names = [write_name(left) or _word(left), write_name(right) or _word(right)]
-                words = [set(split_words(name)) for name in names]
+                words = [
+                    set(split_words(" ".join([name, *_list_scored(module, side)])))
+                    for name, side in zip(names, (left, right), strict=True)
+                ]
                 best = any(
                     each & {"best", "lowest", "highest"} or ("min" in each and each & _SCORES)
                     for each in words
@@ -125,6 +128,20 @@ def _list_best(module: Module) -> Iterator[tuple[ast.AST, str]]:
                         test,
                         f"The model is kept where {' and '.join(filter(None, names))} say so.",
                     )
+
+
+def _list_scored(module: Module, side: ast.expr) -> list[str]:
+    """Return the names in the call that computes a score: ``acc = evaluate(model, held_out)``."""
+    made: list[ast.expr | None] = [side]
+    if isinstance(side, ast.Name) and not split_words(side.id)[:1] == ["best"]:
+        _, bound = module.bindings.find(side)
+        made = [each.value for each in bound]
+    return [
+        write_name(each)
+        for value in made
+        if isinstance(value, ast.Call)
+        for each in (value.func, *value.args, *(keyword.value for keyword in value.keywords))
+    ]
 
 
 def _word(expression: ast.expr) -> str:

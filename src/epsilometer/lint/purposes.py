@@ -86,6 +86,11 @@ def is_training_call(name: str) -> bool:
     )
 
 
+def is_partial_step(name: str) -> bool:
+    """Recognise ``backward`` and the like, which a loop over parts of a batch calls as well."""
+    return name in ("backward", "value_and_grad", "virtual_step") or name.startswith("clip")
+
+
 def changes_weights(name: str) -> bool:
     """Recognise ``apply_gradients``, ``train_step``, ``update``; but not ``backward``."""
     words = split_words(name)

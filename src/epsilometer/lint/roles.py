@@ -9,7 +9,7 @@ from functools import cached_property
 from epsilometer.lint.flow import Flow, Value
 from epsilometer.lint.libraries import DpCall, Kind, Known, Loader, Trainer
 from epsilometer.lint.module import FUNCTIONS, Call, Function, Module, write_name
-from epsilometer.lint.purposes import changes_weights, is_training_call
+from epsilometer.lint.purposes import changes_weights, is_partial_step, is_training_call
 
 RATES = ("sampling_probability", "sampling_prob", "sample_rate", "q", "sampling_rate")
 RATES_SET = frozenset(RATES)
@@ -85,11 +85,13 @@ class Loop:
         module: Where it stands.
         node: The loop.
         trains: Whether a step of training is in it.
+        updates: Whether that is more than gradients of a part of a batch.
     """
 
     module: Module
     node: ast.For | ast.AsyncFor
     trains: bool
+    updates: bool
 
 
 class Roles:
@@ -207,7 +209,8 @@ class Roles:
         return [
             call
             for call in self.module.calls
-            if id(call) in steps or (call.method != "step" and changes_weights(call.method))
+            if id(call) in steps
+            or (call.method != "step" and changes_weights(call.method) and not _is_record(call))
         ]
 
     @cached_property
@@ -360,16 +363,20 @@ class Roles:
     def loops(self) -> list[Loop]:
         """Loops, with whether they train. A loop that trains makes those around it train."""
         training: set[int] = set()
+        updating: set[int] = set()
         for call in self.module.calls:
             if not is_training_call(call.method) or _is_bookkeeping(call):
                 continue
+            kinds = [training] if is_partial_step(call.method) else [training, updating]
             for parent in self.module.walk_up(call.node):
-                if isinstance(parent, (*FUNCTIONS, ast.Lambda)) or id(parent) in training:
+                known = all(id(parent) in kind for kind in kinds)
+                if isinstance(parent, (*FUNCTIONS, ast.Lambda)) or known:
                     break
                 if isinstance(parent, _LOOPS):
-                    training.add(id(parent))
+                    for kind in kinds:
+                        kind.add(id(parent))
         return [
-            Loop(self.module, node, id(node) in training)
+            Loop(self.module, node, id(node) in training, id(node) in updating)
             for node in self.module.nodes
             if isinstance(node, _LOOPS)
         ]
@@ -383,7 +390,15 @@ class Roles:
 def _is_bookkeeping(call: Call) -> bool:
     """Tell whether a ``step()`` is that of a scheduler or a profiler, not of training."""
     receiver = write_name(call.function).lower()
-    return any(word in receiver for word in ("sched", "profil", "pbar", "meter"))
+    others = ("sched", "profil", "pbar", "meter", "metric", "progress", "confusion", "accuracy")
+    return any(word in receiver for word in others)
+
+
+def _is_record(call: Call) -> bool:
+    """Tell whether ``update`` is that of a dictionary, a metric or a bar, not of an optimizer."""
+    if call.method != "update" or not isinstance(call.function, ast.Attribute):
+        return _is_bookkeeping(call)
+    return not re.search(r"opt|tx", write_name(call.function.value).lower())
 
 
 def _is_accounting(scope: object) -> bool:

@@ -22,6 +22,7 @@ CHECKS = (
     loaders.find_loaders,
     loaders.find_trainers,
     pipelines.find_pipelines,
+    pipelines.find_ordered,
     pipelines.find_fits,
     permutations.find_cut_batches,
     dropping.find_dropped_loaders,

@@ -429,7 +429,7 @@ def _find_rare_steps(programs: Programs, roles: Roles) -> Iterator[Place]:
         inner = [
             loop
             for loop in roles.loops
-            if loop.trains and loop.node is not nearest and _is_inside(module, loop.node, nearest)
+            if loop.updates and loop.node is not nearest and _is_inside(module, loop.node, nearest)
         ]
         if inner:
             detail = (

@@ -70,7 +70,9 @@ def _check_source(programs: Programs, feeding: Feeding, source: Source) -> Itera
         value = bool(value) if value in (0, 1) else value  # DataLoader(data, shuffle=1)
         if value is loader.shuffles_when:
             rule, seen = "SHUF002", _describe_site(frame, source)
-        elif value in (True, False) and loader.ordered and _is_trained_on(source, loops, names):
+        elif value in (True, False) and loader.ordered and _is_trained_on(
+            programs, source, loops, names
+        ):
             rule, seen = "SHUF009", _describe_site(frame, source)
         else:
             continue
@@ -132,7 +134,9 @@ def _describe_site(frame: Frame | None, source: Source) -> str:
     return f"Called in {frame.site.module.path} line {frame.site.call.node.lineno}. "
 
 
-def _is_trained_on(source: Source, loops: list[Loop], names: tuple[str, ...]) -> bool:
+def _is_trained_on(
+    programs: Programs, source: Source, loops: list[Loop], names: tuple[str, ...]
+) -> bool:
     """Tell whether there is evidence that a loader feeds training."""
     if any(loop.trains for loop in loops):
         return True
@@ -141,7 +145,14 @@ def _is_trained_on(source: Source, loops: list[Loop], names: tuple[str, ...]) ->
     method = around.name if isinstance(around, FUNCTIONS) else ""
     if source.call.method == "numpy_input_fn":
         return names_training(target)
-    return method == "train_dataloader" and not any(is_other_end(name) for name in names)
+    if any(is_other_end(name) for name in names):
+        return False
+    # A trainer that can shuffle as well decides elsewhere.
+    alone = method in source.module.catalogue.makes and not any(
+        other is not source and source.module.find_function(other.call.node) is around
+        for other in programs.roles[id(source.module)].sources
+    )
+    return alone or method == "train_dataloader"
 
 
 def find_trainers(programs: Programs, _: Feeding) -> Iterator[Place]:

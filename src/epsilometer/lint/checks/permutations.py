@@ -80,17 +80,17 @@ def _list_permuted(programs: Programs, module: Module) -> Iterator[Cut]:
 def _find_parted(module: Module, over: ast.expr) -> ast.Call | None:
     """Return the permutation whose parts a loop takes: ``torch.randperm(n).split(64)``."""
     waiting: list[tuple[ast.expr, bool]] = [(over, False)]
-    for _ in range(_BUDGET):
-        if not waiting:
-            return None
+    seen: set[tuple[int | str, bool]] = set()
+    while waiting and len(seen) < _BUDGET:
         expression, parted = waiting.pop()
+        key = (expression.id if isinstance(expression, ast.Name) else id(expression), parted)
+        if key in seen:
+            continue
+        seen.add(key)
         match expression:
             case ast.Name():
                 _, bound = module.bindings.find(expression)
-                waiting += [
-                    (each.value, parted) for each in bound if each.value is not None
-                    and not each.path and each.value is not over
-                ]  # fmt: skip
+                waiting += [(each.value, parted) for each in bound if each.value and not each.path]
             case ast.Subscript(value=value, slice=index):
                 waiting += [(each, parted) for each in (value, index) if _is_plain(each)]
             case ast.Call(func=function, args=arguments):

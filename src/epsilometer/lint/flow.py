@@ -166,7 +166,7 @@ class Flow:
         frame = value.frame if module is value.module else None
         return [Value(binding.value, module, frame, (*binding.path, *value.path))]
 
-    def _follow_name(self, value: Value, name: ast.Name) -> list[Value] | None:
+    def _follow_name(self, value: Value, name: ast.Name) -> list[Value] | None:  # noqa: PLR0911
         module = value.module
         scope, bound = module.bindings.find(name)
         if not bound:

@@ -4,7 +4,7 @@ import ast
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -379,10 +379,16 @@ class Module:
     Args:
         tree: As the parser made it.
         path: Its file, as it was named or found.
+        cells: For each line of a notebook its cell and the line there; empty for a file.
     """
 
-    def __init__(self, tree: ast.Module, path: str = "<text>") -> None:
-        self.path = path
+    def __init__(
+        self,
+        tree: ast.Module,
+        path: str = "<text>",
+        cells: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.path, self._cells = path, cells
         self.catalogue = load_catalogue()
         self.nodes: list[ast.AST] = []
         self.parents: dict[int, ast.AST] = {}
@@ -479,6 +485,15 @@ class Module:
         while parent is not None:
             yield parent
             parent = self.parents.get(id(parent))
+
+    def point_at(self, node: ast.AST, *, reader: "Module | None" = None) -> str:
+        """Return ``line 3``: with the cell of a notebook, and the file if the reader is another."""
+        line = getattr(node, "lineno", 1)
+        place = f"line {line}"
+        if self._cells:
+            cell, line = self._cells[line - 1]
+            place = f"cell {cell} line {line}"
+        return place if reader in (None, self) else f"{self.path} {place}"
 
     def find_target(self, node: ast.AST) -> str:
         """Return the name a value is assigned to, also inside a longer expression; or empty."""

@@ -17,6 +17,7 @@ _KINDS: tuple[Kind, ...] = ("hedged", "accountant", "training")  # of one call: 
 _COIN_SAMPLER = re.compile(r"poisson\w*(sampl|batch|load)|(sampl|batch|load)\w*poisson", re.I)
 _NO_SAMPLER = re.compile(r"event|account|compute|epsilon|eps_|^mu_|mechanism", re.I)
 _UNIFORM = ("random", "rand", "uniform", "random_sample", "uniform_", "random_uniform")
+_BELOW = ("lt", "le", "less", "less_equal")  # methods and functions that compare
 _OWN_ACCOUNTANT = re.compile(r"eps|rdp|privacy|account|sigma|noise|budget|moment", re.I)
 _NOISES = {"sigma", "noise_multiplier", "noise", "noise_scale", "noise_std"}
 _LOOPS = (ast.For, ast.AsyncFor)
@@ -280,6 +281,8 @@ class Roles:
                 return self._is_uniform(left)
             case ast.Compare(ops=[ast.Gt() | ast.GtE()], comparators=[right]):
                 return self._is_uniform(right)
+            case ast.Call(func=ast.Attribute(value=of, attr=name), args=args) if name in _BELOW:
+                return any(self._is_uniform(each) for each in (of, *args[:1]))
             case ast.Attribute(attr=name):
                 return name in self._catalogue.strategies
         return False

@@ -283,8 +283,7 @@ def _is_product(flow: Flow, value: Value) -> bool:
 
 
 def _point(feed: _Feed, module: Module) -> str:
-    where = "" if feed.module is module else f"{feed.module.path} "
-    return f"{where}line {feed.node.lineno}"
+    return feed.module.point_at(feed.node, reader=module)
 
 
 def _compare_lengths(programs: Programs, unit: Unit, feed: _Feed) -> Iterator[Place]:
@@ -399,10 +398,10 @@ def _compare_epochs(
     for booked in _list_booked(unit, programs, _EPOCHS, -1):
         number = programs.flow.read_number(booked.value)
         if number is not None and 0 < number < real:
-            where = "" if module is booked.module else f"{module.path} "
+            where = module.point_at(node, reader=booked.module)
             detail = (
-                f"{booked.call.method} is given {write_number(number)} epochs, {where}line "
-                f"{getattr(node, 'lineno', 1)} trains {write_number(real)}."
+                f"{booked.call.method} is given {write_number(number)} epochs, {where} trains "
+                f"{write_number(real)}."
             )
             yield make_place(
                 "BOOK004",
@@ -433,8 +432,8 @@ def _find_rare_steps(programs: Programs, roles: Roles) -> Iterator[Place]:
         ]
         if inner:
             detail = (
-                f"{write_name(call.function)} is called once in the loop of line "
-                f"{getattr(nearest, 'lineno', 1)}; line {inner[0].node.lineno} trains many times."
+                f"{write_name(call.function)} is called once in the loop of "
+                f"{module.point_at(nearest)}; {module.point_at(inner[0].node)} trains many times."
             )
             yield make_place("BOOK004", "error", module, call.node, detail)
 

@@ -45,12 +45,9 @@ def _find_drop(
         ]
         if loops:
             loop = loops[0]
-            where = "" if loop.module is module else f"{loop.module.path} "
+            where = loop.module.point_at(loop.node, reader=module)
             name = write_name(handed) or "The old loader"
-            return (
-                f"{name} is looped over after make_private() ({where}line {loop.node.lineno}), "
-                "what it returned is not."
-            )
+            return f"{name} is looped over after make_private() ({where}), what it returned is not."
     return _find_framework_drop(programs, roles, call)
 
 
@@ -128,9 +125,10 @@ def _find_framework_drop(programs: Programs, roles: Roles, call: Call) -> str:
     for training in roles.trainings:
         together = own is None or module.find_scope(training.call.node) in (own, None)
         if not training.overridden and together:
+            where = module.point_at(training.call.node)
             return (
-                f"{training.call.method} (line {training.call.node.lineno}) makes its own loader; "
-                "the private one is not handed to it."
+                f"{training.call.method} ({where}) makes its own loader; the private one is not "
+                "handed to it."
             )
     return ""
 

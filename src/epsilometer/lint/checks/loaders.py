@@ -56,9 +56,9 @@ def _check_source(programs: Programs, feeding: Feeding, source: Source) -> Itera
         return  # only looked at
     option = call.find_argument(loader.argument, position=loader.position)
     data = call.find_argument(loader.data or "dataset", position=0)
-    if _takes_everything(source):
+    if takes_everything(source):
         return
-    for frame in _list_frames(programs, source):
+    for frame in list_frames(programs, source):
         names = (write_name(data), *_list_site_names(frame))
         if any(is_other_end(name) for name in names):
             continue
@@ -70,8 +70,10 @@ def _check_source(programs: Programs, feeding: Feeding, source: Source) -> Itera
         value = bool(value) if value in (0, 1) else value  # DataLoader(data, shuffle=1)
         if value is loader.shuffles_when:
             rule, seen = "SHUF002", _describe_site(frame, source)
-        elif value in (True, False) and loader.ordered and _is_trained_on(
-            programs, source, loops, names
+        elif (
+            value in (True, False)
+            and loader.ordered
+            and _is_trained_on(programs, source, loops, names)
         ):
             rule, seen = "SHUF009", _describe_site(frame, source)
         else:
@@ -93,7 +95,7 @@ def _is_given(argument: ast.expr | None) -> bool:
     )
 
 
-def _takes_everything(source: Source) -> bool:
+def takes_everything(source: Source) -> bool:
     """Tell whether a batch is the whole of the data: then nothing is sampled."""
     size = source.call.find_argument("batch_size", position=1)
     match size:
@@ -103,7 +105,8 @@ def _takes_everything(source: Source) -> bool:
     return False
 
 
-def _list_frames(programs: Programs, source: Source) -> list[Frame | None]:
+def list_frames(programs: Programs, source: Source) -> list[Frame | None]:
+    """Return the calls, and the turns of loops, in which a loader is made."""
     module, node, flow = source.module, source.call.node, programs.flow
     function = module.find_function(node)
     frames: list[Frame | None] = [None]
@@ -131,7 +134,7 @@ def _list_site_names(frame: Frame | None) -> list[str]:
 def _describe_site(frame: Frame | None, source: Source) -> str:
     if frame is None or frame.site is None or frame.site.module is source.module:
         return ""
-    return f"Called in {frame.site.module.path} line {frame.site.call.node.lineno}. "
+    return f"Called in {frame.site.module.point_at(frame.site.call.node, reader=source.module)}. "
 
 
 def _is_trained_on(

@@ -25,7 +25,7 @@ def find_mixers(programs: Programs, _: Feeding) -> Iterator[Place]:
             if not call.known & module.catalogue.mixers or _is_for_other_ends(module, call):
                 continue
             for unit in programs.list_private(module, call.node):
-                said = _find_acceptance(programs, unit)
+                said = _find_acceptance(programs, unit, module)
                 if said:
                     detail = f"{call.method} computes with all records of a batch. {said}"
                     yield make_place("MODL001", "error", module, call.node, detail)
@@ -43,7 +43,7 @@ def _is_for_other_ends(module: Module, call: Call) -> bool:
     return any(is_other_end(name) for name in names)
 
 
-def _find_acceptance(programs: Programs, unit: Unit) -> str:
+def _find_acceptance(programs: Programs, unit: Unit, reader: Module) -> str:
     """Say what trains such a model all the same; empty if the engine refuses it."""
     modules = programs.list_modules(unit)
     if any(call.method in _REPAIRS for module in modules for call in module.calls):
@@ -52,7 +52,8 @@ def _find_acceptance(programs: Programs, unit: Unit) -> str:
         for call in module.calls:
             for name in sorted(module.catalogue.strict & set(call.arguments)):
                 if programs.roles[id(module)].evaluate(call, name) is False:
-                    return f"{call.method} (line {call.node.lineno}) has {name}=False."
+                    where = module.point_at(call.node, reader=reader)
+                    return f"{call.method} ({where}) has {name}=False."
     refuses = bool(unit.engines) or any(
         call.method in ("PrivacyEngine", "GradSampleModule") and "opacus" in call.packages
         for module in modules
@@ -61,7 +62,8 @@ def _find_acceptance(programs: Programs, unit: Unit) -> str:
     trained = list(unit.accountants.values())
     if refuses or not trained:
         return ""
-    return f"Nothing refuses it: {trained[0].name} (line {trained[0].node.lineno})."
+    where = trained[0].module.point_at(trained[0].node, reader=reader)
+    return f"Nothing refuses it: {trained[0].name} ({where})."
 
 
 def find_selection(programs: Programs, _: Feeding) -> Iterator[Place]:
@@ -133,7 +135,7 @@ def _list_best(module: Module) -> Iterator[tuple[ast.AST, str]]:
 def _list_scored(module: Module, side: ast.expr) -> list[str]:
     """Return the names in the call that computes a score: ``acc = evaluate(model, held_out)``."""
     made: list[ast.expr | None] = [side]
-    if isinstance(side, ast.Name) and not split_words(side.id)[:1] == ["best"]:
+    if isinstance(side, ast.Name) and split_words(side.id)[:1] != ["best"]:
         _, bound = module.bindings.find(side)
         made = [each.value for each in bound]
     return [

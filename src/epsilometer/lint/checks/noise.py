@@ -206,9 +206,8 @@ def find_layer_clipping(programs: Programs, _: Feeding) -> Iterator[Place]:
             if serves_other_ends(module, node) or _scales_by_layers(module, node):
                 continue
             for beside in programs.list_beside_all(module, node):
-                detail = (
-                    f"{beside.name} (line {beside.node.lineno}) takes one bound for all layers."
-                )
+                where = beside.module.point_at(beside.node, reader=module)
+                detail = f"{beside.name} ({where}) takes one bound for all layers."
                 yield make_place("CLIP001", "error", module, node, detail, beside=beside.module)
                 break
 

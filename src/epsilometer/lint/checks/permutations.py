@@ -122,9 +122,7 @@ def _list_receiver(function: ast.expr) -> list[ast.expr]:
 def _list_sequential(roles: Roles) -> Iterator[Cut]:
     """Yield ``for i in range(0, n, size): step(data[i : i + size])``, in a loop of epochs."""
     module = roles.module
-    drawn = {
-        id(module.find_function(call.node)) for call in module.calls if call.method in _DRAWS
-    }
+    drawn = {id(module.find_function(call.node)) for call in module.calls if call.method in _DRAWS}
     seen: set[int] = set()
     for step in roles.weight_updates:
         loop = next((each for each in module.walk_up(step.node) if isinstance(each, _LOOPS)), None)

@@ -274,6 +274,61 @@ def test_values_are_followed_to_what_shuffles(lines: str, shuffled: bool) -> Non
     assert [each.rule_id for each in report.findings] == ["SHUF002"] * shuffled
 
 
+STEPS = """import dp_accounting
+event = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))
+chosen = rng.random(9) < 0.01
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        ("for i in range(500):\n  optimizer.step()\naccountant.compose(event, 400)", True),
+        ("for i in range(500):\n  optimizer.step()\naccountant.compose(event, 500)", False),
+        ("for i in range(500):\n  if i % 2:\n    optimizer.step()\nb.compose(event, 400)", False),
+        ("for i in range(500):\n  optimizer.step()\nb.compose(e, 400)\nb.compose(e, 100)", False),
+        ("for i in range(500):\n  optimizer.step()\nfor e in x:\n  b.compose(event, 50)", False),
+        ("for i in range(500):\n  metric.update(i)\naccountant.compose(event, 400)", False),
+        ("for client in range(500):\n  local_step()\naccountant.compose(event, 400)", False),
+    ],
+)
+def test_steps_are_compared_where_one_number_is_booked(lines: str, wrong: bool) -> None:
+    report = lint_sources([Source("a.py", STEPS.format(lines))])
+    assert [each.rule_id for each in report.findings] == ["BOOK004"] * wrong
+
+
+ENGINE = """from opacus import PrivacyEngine
+from torch.utils.data import DataLoader
+engine = PrivacyEngine()
+loader = DataLoader(data)
+{}:
+    model, optimizer, loader = engine.make_private({})
+{}
+    loader = DataLoader(data)
+for x in loader:
+    optimizer.step()
+print(engine.get_epsilon(1e-5))
+"""
+
+
+def test_a_loader_replaces_the_private_one_unless_it_is_its_alternative() -> None:
+    given = "module=model, data_loader=loader"
+    for start, then, rules_found in (
+        ("if private", "else:", []),
+        ("with lock", "if True:", ["SHUF008"]),
+    ):
+        report = lint_sources([Source("a.py", ENGINE.format(start, given, then))])
+        assert [each.rule_id for each in report.findings] == rules_found
+
+
+@pytest.mark.parametrize("given", ["poisson_sampling=ask()", "**ask()"])
+def test_an_engine_of_which_nothing_is_known_is_no_all_clear(given: str) -> None:
+    report = lint_sources([Source("a.py", ENGINE.format("if private", given, "else:"))])
+    assert "make_private: unknown (line 6)" in report.understood[0].samplers
+    assert report.findings == ()
+
+
 def test_keras_that_batches_by_itself_is_understood() -> None:
     text = "import tensorflow as tf\nimport tensorflow_privacy\nmodel.fit(x, y, batch_size=9{})\n"
     for option, how in (

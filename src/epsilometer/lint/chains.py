@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TypeAlias
 
+from epsilometer.lint.bindings import Scope
 from epsilometer.lint.flow import Flow, Value
-from epsilometer.lint.module import Module, Scope, write_name
+from epsilometer.lint.module import Module, write_name
 
-_BATCHES = ("batch", "padded_batch")
+_BATCHES = ("batch", "padded_batch", "batched")
 _UNBATCHES = ("unbatch", "flat_map", "interleave")
 _MIXES = {"shuffle", "sample_from_datasets", "interleave", "random_map", "filter", "apply"}
 _CONVERTS = {"as_numpy"}
@@ -170,6 +171,12 @@ def _find_arms(module: Module, node: ast.AST) -> dict[int, bool]:
             found[id(parent)] = any(child is each for each in parent.orelse)
         child = parent
     return found
+
+
+def are_alternatives(module: Module, one: ast.AST, other: ast.AST) -> bool:
+    """Tell whether two nodes are in different arms of an ``if``."""
+    own = _find_arms(module, one)
+    return any(own.get(number, arm) is not arm for number, arm in _find_arms(module, other).items())
 
 
 def _name_method(call: ast.Call) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from epsilometer.lint.module import FUNCTIONS, Binding, Call, Function, Module, Path, list_turns
+from epsilometer.lint.bindings import Binding, Path, list_turns
+from epsilometer.lint.module import FUNCTIONS, Call, Function, Module
 from epsilometer.lint.project import (
     Project,
     Site,

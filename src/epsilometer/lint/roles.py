@@ -9,6 +9,7 @@ from functools import cached_property
 from epsilometer.lint.flow import Flow, Value
 from epsilometer.lint.libraries import DpCall, Kind, Known, Loader, Trainer
 from epsilometer.lint.module import FUNCTIONS, Call, Function, Module, write_name
+from epsilometer.lint.project import Symbol
 from epsilometer.lint.purposes import changes_weights, is_partial_step, is_training_call
 
 RATES = ("sampling_probability", "sampling_prob", "sample_rate", "q", "sampling_rate")
@@ -355,10 +356,10 @@ class Roles:
         for base in sorted(project.find_bases(symbol.module, symbol.node)):
             if base in trainers:
                 found = trainers[base]
-                overridden = any(
-                    project.find_method(symbol.module, symbol.node, method) is not None
-                    for method in found.makes
-                )
+                made = [
+                    project.find_method(symbol.module, symbol.node, each) for each in found.makes
+                ]
+                overridden = any(each is not None and not _returns_inherited(each) for each in made)
                 yield Training(self.module, call, found, overridden)
                 return
 
@@ -388,6 +389,20 @@ class Roles:
     def loop_of(self) -> dict[int, Loop]:
         """The loops, by the ids of their nodes."""
         return {id(loop.node): loop for loop in self.loops}
+
+
+def _returns_inherited(method: Symbol) -> bool:
+    """Tell whether a method hands on what the method that it overrides returns."""
+    module = method.module
+    returned = module.returns.get(id(method.node), [])
+    for value in returned:
+        made = module.bindings.find_once(value) if isinstance(value, ast.Name) else value
+        match made:
+            case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)):
+                if name == method.name:
+                    continue
+        return False
+    return bool(returned)
 
 
 def _is_bookkeeping(call: Call) -> bool:

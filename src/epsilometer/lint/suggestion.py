@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from epsilometer.lint.bindings import Scope
 from epsilometer.lint.flow import Flow, Number, Value
 from epsilometer.lint.libraries import Option
-from epsilometer.lint.module import Call, Module, Scope
+from epsilometer.lint.module import Call, Module
 from epsilometer.lint.programs import Programs
 from epsilometer.lint.purposes import serves_other_ends
 from epsilometer.lint.roles import RATES

@@ -9,15 +9,15 @@ from epsilometer.lint.checks.loaders import list_frames, takes_everything
 from epsilometer.lint.checks.permutations import list_cuts
 from epsilometer.lint.checks.pipelines import is_fit_of_arrays, list_ordered
 from epsilometer.lint.flow import UNKNOWN, Value
-from epsilometer.lint.module import Module, write_name
+from epsilometer.lint.module import Call, Module, write_name
 from epsilometer.lint.programs import Programs
 from epsilometer.lint.purposes import is_in_test, serves_other_ends
 from epsilometer.lint.roles import Roles, Source
 from epsilometer.lint.rules import KEEPS, NO_SAMPLER, POISSON, Understood
 
 _MOST = 20  # accountants or samplers of one file that are named
-_UNKNOWN = "unknown"
-_ELSEWHERE = ("by its sampler", "a loader of the project's own", _UNKNOWN)
+_UNKNOWN, _OTHER = "unknown", "neither shuffled nor Poisson"
+_ELSEWHERE = ("by its sampler", "a loader of the project's own", _UNKNOWN, _OTHER)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +86,8 @@ def describe_files(programs: Programs) -> list[Understood]:
 
 def _promises(roles: Roles) -> bool:
     """Tell whether a file computes an ε that is about some training, by a known library."""
+    if any(not is_in_test(roles.module, call.node) for call in roles.engines):
+        return True
     return any(
         each.kind != "training" and not each.own and not is_in_test(roles.module, each.node)
         for each in roles.accountants
@@ -104,8 +106,7 @@ def _list_samplers(programs: Programs, roles: Roles) -> Iterator[_Sampler]:
     for node in roles.coins:
         yield _Sampler(module, node, "", POISSON)
     for call in roles.engines:
-        off = roles.evaluate(call, "poisson_sampling") is False
-        yield _Sampler(module, call.node, call.method, KEEPS if off else POISSON)
+        yield _Sampler(module, call.node, call.method, _describe_engine(programs, roles, call))
     for source in roles.sources:
         data = write_name(source.call.find_argument(source.loader.data or "dataset", position=0))
         how = _describe_source(programs, source)
@@ -137,6 +138,14 @@ def _list_fits(programs: Programs, module: Module) -> Iterator[_Sampler]:
             yield _Sampler(module, call.node, "fit()", how)
 
 
+def _describe_engine(programs: Programs, roles: Roles, call: Call) -> str:
+    option = call.find_argument("poisson_sampling")
+    if option is None:
+        return _UNKNOWN if call.unsure else POISSON
+    values = programs.flow.list_values(Value(option, roles.module))
+    return KEEPS if False in values else POISSON if values == {True} else _UNKNOWN
+
+
 def _describe_source(programs: Programs, source: Source) -> str:
     loader, call = source.loader, source.call
     if any(name in call.arguments for name in loader.unless):
@@ -152,7 +161,7 @@ def _describe_source(programs: Programs, source: Source) -> str:
     elif call.unsure:
         values = {UNKNOWN}
     says = {
-        "shuffled" if value == loader.shuffles_when else "in order" if loader.ordered else "other"
+        "shuffled" if value == loader.shuffles_when else "in order" if loader.ordered else _OTHER
         for value in values
         if value is not UNKNOWN
     }

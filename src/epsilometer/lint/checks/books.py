@@ -10,7 +10,7 @@ from functools import cache
 from epsilometer.lint.checks.feeding import Feeding, list_origins
 from epsilometer.lint.checks.place import Place, make_place
 from epsilometer.lint.flow import Flow, Number, Value
-from epsilometer.lint.module import Call, Module, write_name
+from epsilometer.lint.module import Call, Module, split_words, write_name
 from epsilometer.lint.programs import Programs, Unit
 from epsilometer.lint.purposes import (
     is_other_end,
@@ -28,6 +28,8 @@ _BOOKS = re.compile(r"account|engine|privacy")
 _SIZES = ("batch_size", "batch_sizes")
 _LENGTHS = ("sample_size", "num_samples", "number_of_examples", "num_examples", "n", "train_size")
 _EPOCHS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs")
+_STEPS = ("steps", "count", "iterations", "num_steps", "num_updates", "num_iterations")
+_TURNS = {"step", "steps", "iter", "iteration", "itr", "it", "i", "t"}
 _MOST = 4  # accountants, engines and steps of one program that are compared
 _ACCUMULATES = "gradient_accumulation_steps"
 
@@ -365,11 +367,86 @@ def _find_measured(flow: Flow, value: Value) -> set[tuple[int, str]] | None:
 
 def find_other_steps(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield BOOK004: an accountant that is given fewer steps than are done."""
+    booked = cache(_list_booked_steps)  # a file is read once
     for roles in programs.roles.values():
         for node, real in _list_lengths(roles, programs.flow):
             for unit in programs.list_private(roles.module, node):
                 yield from _compare_epochs(programs, unit, roles.module, node, real)
+        for loop, steps in _list_step_loops(roles, programs.flow):
+            for unit in programs.list_private(roles.module, loop):
+                given = [
+                    (each, *pair) for each in programs.list_modules(unit) for pair in booked(each)
+                ]
+                yield from _compare_steps(programs, given, (roles.module, loop), steps)
         yield from _find_rare_steps(programs, roles)
+
+
+def _list_step_loops(roles: Roles, flow: Flow) -> Iterator[tuple[ast.For, Number]]:
+    """Yield ``for step in range(5000)`` that changes the weights in every turn, with the 5000."""
+    module = roles.module
+    seen: set[int] = set()
+    for call in roles.weight_updates:
+        for parent in module.walk_up(call.node):
+            match parent:
+                case ast.If() | ast.While() | ast.FunctionDef() | ast.Lambda():
+                    break  # not in every turn: gradients of several may be added up
+                case ast.For(target=target, iter=ast.Call(func=function, args=[end])):
+                    words = set(split_words(write_name(target)))
+                    ranged = write_name(function) in ("range", "trange") and words & _TURNS
+                    if ranged and id(parent) not in seen and not serves_other_ends(module, parent):
+                        seen.add(id(parent))
+                        steps = flow.read_number(Value(end, module))
+                        if steps is not None:
+                            yield parent, steps
+                    break
+                case ast.For():
+                    break
+
+
+def _list_booked_steps(module: Module) -> list[tuple[Call, ast.expr]]:
+    """Return the calls that book a number of steps, with that number."""
+    found = []
+    for call in module.calls:
+        booked = next((call.arguments[name] for name in _STEPS if name in call.arguments), None)
+        known = bool(call.packages & module.catalogue.private)
+        if call.method == "compose" and len(call.positional) > 1:
+            booked, known = call.positional[1], True
+        if booked is not None and known:
+            found.append((call, booked))
+    return found
+
+
+def _compare_steps(
+    programs: Programs,
+    booked: list[tuple[Module, Call, ast.expr]],
+    where: tuple[Module, ast.For],
+    real: Number,
+) -> Iterator[Place]:
+    """Yield a number of steps that is booked once, and is smaller than that of a loop."""
+    if len(booked) != 1:
+        return  # several phases add up
+    module, call, given = booked[0]
+    number = programs.flow.read_number(Value(given, module))
+    if number is not None and 0 < number < real and not _is_repeated(programs, module, call):
+        loop, home = where[1], where[0]
+        detail = (
+            f"{call.method} is given {write_number(number)} steps, "
+            f"{home.point_at(loop, reader=module)} trains {write_number(real)}."
+        )
+        yield make_place(
+            "BOOK004", "error", module, call.node, detail, shown=given, numbers={"steps": real}
+        )
+
+
+def _is_repeated(programs: Programs, module: Module, call: Call) -> bool:
+    """Tell whether a call, or one of the function around it, is in a loop."""
+    sites = programs.project.callers.get(id(module.find_function(call.node)), [])
+    places = [(module, call), *((site.module, site.call) for site in sites)]
+    return any(
+        isinstance(parent, ast.For | ast.While)
+        for home, each in places
+        for parent in home.walk_up(each.node)
+    )
 
 
 def _list_lengths(roles: Roles, flow: Flow) -> Iterator[tuple[ast.AST, Number]]:

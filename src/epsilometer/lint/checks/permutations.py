@@ -192,6 +192,8 @@ def _find_epoch(programs: Programs, module: Module, node: ast.AST) -> ast.AST | 
             return parent
     if not isinstance(function, FUNCTIONS):
         return None
+    if function.name == "__iter__" or id(function) in module.generators:
+        return function
     words = [function.name, *(each.arg for each in function.args.args)]
     sites = programs.project.callers.get(id(function), [])
     repeated = any(

@@ -28,7 +28,8 @@ def find_mixers(programs: Programs, _: Feeding) -> Iterator[Place]:
                 said = _find_acceptance(programs, unit, module)
                 if said:
                     detail = f"{call.method} computes with all records of a batch. {said}"
-                    yield make_place("MODL001", "error", module, call.node, detail)
+                    beside = programs.list_modules(unit)[-1]
+                    yield make_place("MODL001", "error", module, call.node, detail, beside=beside)
                     break
 
 
@@ -71,9 +72,10 @@ def find_selection(programs: Programs, _: Feeding) -> Iterator[Place]:
     for roles in programs.roles.values():
         module = roles.module
         for node, what in (*_list_selectors(programs, roles), *_list_best(module)):
-            if is_in_test(module, node) or not programs.list_private(module, node):
-                continue
-            yield make_place("DATA001", "warning", module, node, what)
+            units = [] if is_in_test(module, node) else programs.list_private(module, node)
+            if units:
+                beside = programs.list_modules(units[0])[-1]
+                yield make_place("DATA001", "warning", module, node, what, beside=beside)
 
 
 def _list_selectors(programs: Programs, roles: Roles) -> Iterator[tuple[ast.AST, str]]:

@@ -60,6 +60,7 @@ def find_overridden_noise(programs: Programs, _: Feeding) -> Iterator[Place]:
                     detail = f"{write_name(node)} {what}."
                     yield make_place(
                         "NOIS001", "error", module, node, detail,
+                        beside=programs.list_modules(unit)[-1],
                         numbers=_read_noise(programs, module, node),
                     )  # fmt: skip
                     break

@@ -11,7 +11,7 @@ from epsilometer.lint.module import Call, Module, write_name
 from epsilometer.lint.programs import Programs
 from epsilometer.lint.purposes import names_training
 from epsilometer.lint.roles import Roles
-from epsilometer.lint.suggestion import list_dataset_sizes
+from epsilometer.lint.suggestion import SIZE, list_numbers
 
 
 def find_pipelines(programs: Programs, _: Feeding) -> Iterator[Place]:
@@ -26,7 +26,7 @@ def find_pipelines(programs: Programs, _: Feeding) -> Iterator[Place]:
             for beside in programs.list_beside(module, shuffle.node)[:1]:
                 told = beside.accountant.module
                 if id(told) not in known:
-                    known[id(told)] = list_dataset_sizes(told, programs.flow)
+                    known[id(told)] = list_numbers(told, programs.flow, SIZE)
                 sizes = known[id(told)]
             rule_id, seen = _find_fault(shuffle, sizes)
             if rule_id:

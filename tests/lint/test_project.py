@@ -329,6 +329,61 @@ def test_an_engine_of_which_nothing_is_known_is_no_all_clear(given: str) -> None
     assert report.findings == ()
 
 
+RESTORED = """from fastDP import PrivacyEngine
+
+
+def {}(model, saved):
+    engine = PrivacyEngine(model, batch_size=9, sample_size=99)
+    engine.{}(saved)
+    return engine
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "rules_found"),
+    [
+        ("load", "load_state_dict", []),
+        ("load", "attach", ["SHUF002"]),
+        ("train", "load_state_dict", ["SHUF002"]),
+    ],
+)
+def test_books_that_are_loaded_are_not_those_of_all_who_load(
+    name: str, method: str, rules_found: list[str]
+) -> None:
+    user = f"from books import {name}\n{LOADER}\n\ndef show(d):\n    return {name}(make(d), d)\n"
+    sources = [Source("books.py", RESTORED.format(name, method)), Source("use.py", user)]
+    assert [each.rule_id for each in lint_sources(sources).findings] == rules_found
+
+
+def test_what_is_read_once_is_no_batch() -> None:
+    loader = "DataLoader(data, batch_size=10_000, shuffle=True)"
+    for text, rules_found in (
+        (f"x, y = next(iter({loader}))", []),
+        (f"for i in s:\n    x, y = next(iter({loader}))\n    optimizer.step()", ["SHUF002"]),
+    ):
+        report = lint_sources([Source("a.py", OPTIONS.format(text))])
+        assert [each.rule_id for each in report.findings] == rules_found
+
+
+@pytest.mark.parametrize("steps", [3, 9])
+def test_programs_far_above_say_nothing_of_a_checkpoint(steps: int) -> None:
+    calls = "".join(f"def f{i + 1}(o, s):\n    f{i}(o, s)\n\n\n" for i in range(steps))
+    text = (
+        "from opacus import PrivacyEngine\n\n\n"
+        f"def f0(optimizer, saved):\n    optimizer.load_state_dict(saved)\n\n\n{calls}"
+        f"def main(o, s):\n    PrivacyEngine().make_private(optimizer=o)\n    f{steps}(o, s)\n"
+    )
+    near, far = text.split("\n\n\ndef main")
+    sources = [
+        Source("near.py", near.replace("from opacus import PrivacyEngine", "x = 1")),
+        Source(
+            "main.py", "from opacus import PrivacyEngine\nfrom near import *\n\n\ndef main" + far
+        ),
+    ]
+    found = [each.rule_id for each in lint_sources(sources).findings]
+    assert found == (["BOOK001"] if steps < 4 else [])
+
+
 def test_keras_that_batches_by_itself_is_understood() -> None:
     text = "import tensorflow as tf\nimport tensorflow_privacy\nmodel.fit(x, y, batch_size=9{})\n"
     for option, how in (

@@ -56,6 +56,8 @@ def find_shuffles(module: Module, flow: Flow) -> list[Shuffle]:
     for node in module.nodes:
         if not isinstance(node, ast.Call) or not _is_whole(module, node):
             continue
+        if module.is_read_once(node):
+            continue
         calls, root = _unwind(node)
         start, target = write_name(root), module.find_target(node)
         if not calls or not _is_dataset(module, root):

@@ -296,6 +296,16 @@ class Module:
             place = f"cell {cell} line {line}"
         return place if reader in (None, self) else f"{self.path} {place}"
 
+    def is_read_once(self, node: ast.AST) -> bool:
+        """Recognise ``next(iter(loader))`` outside of loops: that reads records, and no batches."""
+        match self.parents.get(id(node)):
+            case ast.Call(func=ast.Name(id="iter")) as made:
+                match self.parents.get(id(made)):
+                    case ast.Call(func=ast.Name(id="next")):
+                        loops = (ast.For, ast.AsyncFor, ast.While)
+                        return not any(isinstance(each, loops) for each in self.walk_up(made))
+        return False
+
     def find_target(self, node: ast.AST) -> str:
         """Return the name a value is assigned to, also inside a longer expression; or empty."""
         for parent in self.walk_up(node):

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from epsilometer.lint.flow import Flow, Value
 from epsilometer.lint.libraries import DpCall, Kind, Known, Loader, Trainer
-from epsilometer.lint.module import FUNCTIONS, Call, Function, Module, write_name
+from epsilometer.lint.module import FUNCTIONS, Call, Function, Module, split_words, write_name
 from epsilometer.lint.project import Symbol
 from epsilometer.lint.purposes import changes_weights, is_partial_step, is_training_call
 
@@ -18,6 +18,7 @@ _KINDS: tuple[Kind, ...] = ("hedged", "accountant", "training")  # of one call: 
 _COIN_SAMPLER = re.compile(r"poisson\w*(sampl|batch|load)|(sampl|batch|load)\w*poisson", re.I)
 _NO_SAMPLER = re.compile(r"event|account|compute|epsilon|eps_|^mu_|mechanism", re.I)
 _UNIFORM = ("random", "rand", "uniform", "random_sample", "uniform_", "random_uniform")
+BOOKS = re.compile(r"account|engine|privacy")
 _BELOW = ("lt", "le", "less", "less_equal")  # methods and functions that compare
 _OWN_ACCOUNTANT = re.compile(r"eps|rdp|privacy|account|sigma|noise|budget|moment", re.I)
 _NOISES = {"sigma", "noise_multiplier", "noise", "noise_scale", "noise_std"}
@@ -117,7 +118,7 @@ class Roles:
             valid = [each for each in known if self._applies(call, each)]
             kinds = {each.kind for each in valid}
             kind = next((each for each in _KINDS if each in kinds), None)
-            if kind is not None:
+            if kind is not None and not self._is_restored(call):
                 counts = any(each.counts for each in valid)
                 made = Accountant(self.module, call, call.method, kind, counts=counts)
                 found.append(made)
@@ -141,6 +142,26 @@ class Roles:
         if known.unless_anywhere:
             return known.unless_anywhere not in self._switched_off
         return not known.unless_attribute or known.unless_attribute not in module.attributes
+
+    def _is_restored(self, call: Call) -> bool:
+        """Tell whether books are made again by a function that loads what was saved.
+
+        They say nothing of how batches are drawn, and half of a package may use such a function.
+        """
+        around = self.module.find_function(call.node)
+        return id(around) in self._restoring and isinstance(around, FUNCTIONS)
+
+    @cached_property
+    def _restoring(self) -> set[int]:
+        """Return the functions that load a state into an engine or an accountant."""
+        return {
+            id(around)
+            for call in self.module.calls
+            if call.method == "load_state_dict"
+            and BOOKS.search(write_name(call.function).lower())
+            and isinstance(around := self.module.find_function(call.node), FUNCTIONS)
+            and split_words(around.name)[:1] in (["load"], ["restore"], ["deserialize"])
+        }
 
     def _is_own_accountant(self, call: Call) -> bool:
         """Recognise a function of the project that turns a rate and noise into ε, or back."""

@@ -18,13 +18,12 @@ from epsilometer.lint.purposes import (
     names_training,
     serves_other_ends,
 )
-from epsilometer.lint.roles import RATES, Roles
+from epsilometer.lint.roles import BOOKS, RATES, Roles
 from epsilometer.lint.suggestion import find_epoch_loops, write_number
 
 _START = re.compile(
     r"^(start|begin|resume|initial|init|first|last)\w*(epoch|step|iter)|^(global_step|epochs?_done)$"
 )
-_BOOKS = re.compile(r"account|engine|privacy")
 _SIZES = ("batch_size", "batch_sizes")
 _LENGTHS = ("sample_size", "num_samples", "number_of_examples", "num_examples", "n", "train_size")
 _EPOCHS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs")
@@ -91,19 +90,19 @@ def restores_books(module: Module) -> bool:
     """Tell whether a file gives an accountant the steps of an earlier run."""
     for call in module.calls:
         receiver = _name_receiver(call)
-        if call.method == "load_state_dict" and _BOOKS.search(receiver):
+        if call.method == "load_state_dict" and BOOKS.search(receiver):
             return True
-        if call.method in module.catalogue.restores and _BOOKS.search(receiver):
+        if call.method in module.catalogue.restores and BOOKS.search(receiver):
             return True
         if call.method in ("append", "extend") and receiver.endswith("accountant.history"):
             return True
     for node in module.nodes:
         match node:
             case ast.Attribute(attr="history" | "accountant" | "steps", ctx=ast.Store()):
-                if _BOOKS.search(write_name(node).lower().replace("self.", "")):
+                if BOOKS.search(write_name(node).lower().replace("self.", "")):
                     return True
             case ast.Subscript(slice=ast.Constant(value=str(key)), ctx=ast.Load()):
-                if _BOOKS.search(key.lower()):
+                if BOOKS.search(key.lower()):
                     return True
     return False
 

@@ -56,7 +56,7 @@ def _check_source(programs: Programs, feeding: Feeding, source: Source) -> Itera
         return  # only looked at
     option = call.find_argument(loader.argument, position=loader.position)
     data = call.find_argument(loader.data or "dataset", position=0)
-    if takes_everything(source):
+    if takes_everything(source) or module.is_read_once(call.node):
         return
     for frame in list_frames(programs, source):
         names = (write_name(data), *_list_site_names(frame))

@@ -136,8 +136,9 @@ def test_sarif_has_the_structure_of_the_standard() -> None:
         check_result(result, driver["rules"])
     (invocation,) = ran["invocations"]
     assert invocation["executionSuccessful"] is False
-    (notification,) = invocation["toolExecutionNotifications"]
+    notification, note = invocation["toolExecutionNotifications"]
     assert notification["level"] == "warning"
+    assert (note["level"], note["message"]["text"][:25]) == ("note", "no sampler understood in ")
     assert (
         notification["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "broken.py"
     )

@@ -54,6 +54,28 @@ def test_the_command_has_placeholders_for_what_is_unknown() -> None:
     assert finding.unknown == ("SIGMA", "N", "B", "EPOCHS", "DELTA")
 
 
+@pytest.mark.parametrize(
+    ("lines", "numbers"),
+    [
+        ("e = PrivacyEngine(m, batch_size=1000, epochs=5)\nl = DataLoader(d, 50, shuffle=True)",
+         "--batch-size 1000 --epochs 5"),
+        ("e = PrivacyEngine(m, sample_rate=1 / len(d))\nl = DataLoader(d, shuffle=True)",
+         "--batch-size B --epochs EPOCHS"),
+        ("e = PrivacyEngine(m, batch_size=9)\na = TrainingArguments('o', num_train_epochs=4)\n"
+         "Trainer(train_dataset=d)", "--batch-size 9 --epochs 4"),
+        ("e = PrivacyEngine(m, batch_size=9)\nTrainer(train_dataset=d)\nb.compose(e, 700)",
+         "--batch-size 9 --steps 700"),
+    ],
+)  # fmt: skip
+def test_the_command_has_the_numbers_of_a_step(lines: str, numbers: str) -> None:
+    head = (
+        "from fastDP import PrivacyEngine\nfrom torch.utils.data import DataLoader\n"
+        "from transformers import Trainer, TrainingArguments\n"
+    )
+    (found, *_) = lint_source(head + lines).findings
+    assert numbers in found.command
+
+
 def test_two_values_in_a_place_are_none() -> None:
     text = ENGINE + OFF + "\nengine.get_epsilon(1e-5)\nengine.get_epsilon(1e-6)\n"
     assert "--delta DELTA" in only(text).command

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TypeAlias
 
+from epsilometer.lint.bindings import Scope
 from epsilometer.lint.flow import Flow, Value
-from epsilometer.lint.module import Module, Scope, write_name
+from epsilometer.lint.module import Module, write_name
 
-_BATCHES = ("batch", "padded_batch")
+_BATCHES = ("batch", "padded_batch", "batched")
 _UNBATCHES = ("unbatch", "flat_map", "interleave")
+_MIXES = {"shuffle", "sample_from_datasets", "interleave", "random_map", "filter", "apply"}
+_CONVERTS = {"as_numpy"}
 _TELLING = (*_BATCHES, *_UNBATCHES, "shuffle", "range", "take")
 _REACH = 20  # calls of a chain that are looked at on either side of a shuffle
 
@@ -53,6 +56,8 @@ def find_shuffles(module: Module, flow: Flow) -> list[Shuffle]:
     for node in module.nodes:
         if not isinstance(node, ast.Call) or not _is_whole(module, node):
             continue
+        if module.is_read_once(node):
+            continue
         calls, root = _unwind(node)
         start, target = write_name(root), module.find_target(node)
         if not calls or not _is_dataset(module, root):
@@ -78,6 +83,35 @@ def find_shuffles(module: Module, flow: Flow) -> list[Shuffle]:
         for shuffle in found.values():
             shuffle.buffer = _read_buffer(flow, module, shuffle.node)
     return list(found.values())
+
+
+def is_ordered(flow: Flow, start: Value) -> bool:
+    """Tell whether a value is a dataset that is batched, and shuffled nowhere on its way."""
+    waiting, batched, known, left = [start], False, False, _REACH
+    while waiting:
+        left -= 1
+        for value in flow.trace(waiting.pop()):
+            if not isinstance(value.node, ast.Call) or not left:
+                return False  # what comes from elsewhere may be shuffled there
+            calls, root = _unwind(value.node)
+            names = {_name_method(call) for call in calls} or {write_name(value.node.func)}
+            if names & _MIXES or any(_asks_for_shuffle(call) for call in calls):
+                return False
+            batched |= bool(names & set(_BATCHES))
+            packages = {package for package, _ in value.module.names.resolve(root)}
+            if packages & value.module.catalogue.chains:
+                known = True
+                if names & _CONVERTS:
+                    waiting += [Value(each, value.module, value.frame) for each in calls[-1].args]
+            elif isinstance(root, ast.Name | ast.Attribute) and calls:
+                waiting.append(Value(root, value.module, value.frame))
+            else:
+                return False
+    return batched and known
+
+
+def _asks_for_shuffle(call: ast.Call) -> bool:
+    return any("shuffle" in (each.arg or "") for each in call.keywords)
 
 
 def _look_back(shuffle: Shuffle, calls: list[ast.Call], arms: _Arms) -> None:
@@ -139,6 +173,12 @@ def _find_arms(module: Module, node: ast.AST) -> dict[int, bool]:
             found[id(parent)] = any(child is each for each in parent.orelse)
         child = parent
     return found
+
+
+def are_alternatives(module: Module, one: ast.AST, other: ast.AST) -> bool:
+    """Tell whether two nodes are in different arms of an ``if``."""
+    own = _find_arms(module, one)
+    return any(own.get(number, arm) is not arm for number, arm in _find_arms(module, other).items())
 
 
 def _name_method(call: ast.Call) -> str:

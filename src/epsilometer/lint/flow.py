@@ -2,11 +2,12 @@
 
 import ast
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from epsilometer.lint.module import FUNCTIONS, Binding, Call, Function, Module, Path
+from epsilometer.lint.bindings import Binding, Path, list_turns
+from epsilometer.lint.module import FUNCTIONS, Call, Function, Module
 from epsilometer.lint.project import (
     Project,
     Site,
@@ -50,12 +51,14 @@ class Frame:
         arguments: What was given, by the names of the parameters.
         unsure: Parameters of which nothing can be said.
         site: The call; None where the project has none.
+        turns: What loops over literals are at, by the ids of the loops.
     """
 
-    function: Function
+    function: Function | None
     arguments: "dict[str, Value]" = field(default_factory=dict)
     unsure: frozenset[str] = frozenset()
     site: Site | None = None
+    turns: "dict[int, Value]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +81,18 @@ class Value:
     def call(self) -> Call | None:
         """The call that it is, if it is one."""
         return self.module.call_of.get(id(self.node))
+
+
+def list_loops_around(module: Module, node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the loops around a node in its function, from the inside, also in comprehensions."""
+    for parent in module.walk_up(node):
+        match parent:
+            case ast.For():
+                yield parent
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                yield from parent.generators
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
+                return
 
 
 class Flow:
@@ -115,8 +130,10 @@ class Flow:
                 return self._follow_attribute(value, node, depth)
             case ast.Call():
                 return self._follow_call(value, node, depth)
-            case ast.IfExp(body=body, orelse=other):
-                return [self._at(value, body), self._at(value, other)]
+            case ast.IfExp(test=test, body=body, orelse=other):
+                known = self._decide(self._at(value, test, ()), depth)
+                arms = [body, other] if known is None else [body if known else other]
+                return [self._at(value, arm) for arm in arms]
             case ast.BoolOp(values=values):
                 return [self._at(value, each) for each in values]
             case ast.NamedExpr(value=inner) | ast.Await(value=inner) | ast.Starred(value=inner):
@@ -133,6 +150,13 @@ class Flow:
                     return [self._at(value, inner, (index, *path))]
         return None
 
+    def _decide(self, test: Value, depth: int) -> bool | None:
+        """Return whether a condition holds; None if that cannot be told."""
+        if not isinstance(test.node, ast.Compare) or depth + 2 > _DEEPEST:
+            return None
+        known = self.evaluate(test, depth + 2)
+        return known if isinstance(known, bool) else None
+
     @staticmethod
     def _at(value: Value, node: ast.expr, path: Path | None = None) -> Value:
         return Value(node, value.module, value.frame, value.path if path is None else path)
@@ -143,7 +167,7 @@ class Flow:
         frame = value.frame if module is value.module else None
         return [Value(binding.value, module, frame, (*binding.path, *value.path))]
 
-    def _follow_name(self, value: Value, name: ast.Name) -> list[Value] | None:
+    def _follow_name(self, value: Value, name: ast.Name) -> list[Value] | None:  # noqa: PLR0911
         module = value.module
         scope, bound = module.bindings.find(name)
         if not bound:
@@ -159,11 +183,31 @@ class Flow:
                 if not isinstance(scope, FUNCTIONS):
                     return None
                 found += self._follow_argument(value, scope, name.id)
+            elif binding.turns:
+                return self._follow_turns(value, name)
             elif binding.value is None:
                 return None
             else:
                 found += self._bind(value, binding, module)
         return found or None
+
+    def _follow_turns(self, value: Value, name: ast.Name) -> list[Value] | None:
+        """Return what the variable of the loop around a name is: in this turn, or in each."""
+        for loop in list_loops_around(value.module, name):
+            turns = list_turns(loop, name.id)
+            if turns:
+                at = value.frame.turns.get(id(loop)) if value.frame is not None else None
+                return [at] if at is not None else [self._at(value, turn) for turn in turns]
+        return None
+
+    def list_turns(self, value: Value) -> list[Frame | None]:
+        """Return one frame per turn of the loop over a literal around a node; else its own."""
+        for loop in list_loops_around(value.module, value.node):
+            turns = [self._at(value, turn, ()) for turn in list_turns(loop)]
+            if turns:
+                own = value.frame or Frame(None)
+                return [replace(own, turns={**own.turns, id(loop): turn}) for turn in turns]
+        return [value.frame]
 
     def _list_globals(self, symbol: Symbol, value: Value) -> list[Value] | None:
         bound = symbol.module.bindings.find_global(symbol.name)
@@ -319,6 +363,8 @@ class Flow:
                 inner, function = [operand], _OPERATORS.get(type(op))
             case ast.BinOp(left=left, op=op, right=right):
                 inner, function = [left, right], _OPERATORS.get(type(op))
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self._compare(value, left, op, right, depth)
             case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[operand], keywords=[]):
                 inner, function = [operand], int if kind == "int" else float
             case _:
@@ -333,6 +379,26 @@ class Flow:
             return function(*worth)
         except (ArithmeticError, ValueError):
             return UNKNOWN
+
+    def _compare(
+        self, value: Value, left: ast.expr, op: ast.cmpop, right: ast.expr, depth: int
+    ) -> Any:
+        """Return whether ``split == "train"`` or ``split in ("train", "all")`` holds."""
+        choices = [right]
+        if isinstance(op, ast.In | ast.NotIn):
+            if not isinstance(right, ast.Tuple | ast.List | ast.Set):
+                return UNKNOWN
+            choices = right.elts[:_MOST_VALUES]
+            if len(choices) < len(right.elts):
+                return UNKNOWN
+        elif not isinstance(op, ast.Eq | ast.NotEq):
+            return UNKNOWN
+        own, *others = (
+            self.evaluate(self._at(value, each), depth + 1) for each in (left, *choices)
+        )
+        if own is None or None in others:
+            return UNKNOWN
+        return (own in others) is isinstance(op, ast.Eq | ast.In)
 
     def read_number(self, value: Value) -> Number | None:
         """Return a number of a sensible size, or None."""

@@ -214,6 +214,7 @@ class Catalogue:
         self.strategies = {name for each in libraries for name in each.strategies}
         self.resumes = {name for each in libraries for name in each.resumes}
         self.restores = {name for each in libraries for name in each.restores}
+        self.makes = {name for each in self.trainers.values() for name in each.makes}
         self.strict = {each.refuses_mixers_unless for each in libraries} - {""}
         # What a star import is taken to bring. Elsewhere the import itself says it.
         self.names = {

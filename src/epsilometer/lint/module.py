@@ -2,25 +2,22 @@
 
 import ast
 import re
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
+from epsilometer.lint.bindings import LONGEST, Bindings, Scope
 from epsilometer.lint.libraries import Catalogue, Known, load_catalogue
 
-Scope: TypeAlias = ast.AST | None  # a function or class; None is the module
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _PARTIAL = ("functools", "partial")
-_LONGEST = 200  # arguments that a partial, or a dictionary that is handed over, holds
 _LONGEST_ALIAS = 10  # a = b; b = c; ... ends, also if it turns in a circle
-_NEAREST = 3  # bindings of one name that are looked at
 _MEANINGS = 10  # of a name that is imported from here or there
 
 
@@ -128,153 +125,6 @@ class Names:
         return set()
 
 
-Path: TypeAlias = tuple[int | str, ...]
-
-
-@dataclass(frozen=True)
-class Binding:
-    """What a name is bound to: a part of an expression.
-
-    Attributes:
-        value: The expression; None for an argument, a counter or what ``+=`` changes.
-        path: The part: ``(1,)`` for ``b`` of ``a, b = value``.
-        argument: Whether the name is an argument of its function.
-        line: Where.
-    """
-
-    value: ast.expr | None
-    path: Path = ()
-    argument: bool = False
-    line: int = 0
-
-
-class Bindings:
-    """What the names of a module, and the attributes of its classes, are bound to."""
-
-    def __init__(self, nodes: Iterable[ast.AST], scopes: dict[int, tuple[Scope, ...]]) -> None:
-        self._scopes = scopes
-        self._bound: dict[tuple[int, str], list[Binding]] = defaultdict(list)
-        self._attributes: dict[int, dict[str, list[Binding]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
-        self._changed: set[str] = set()
-        for node in nodes:
-            self._take(node)
-
-    def _take(self, node: ast.AST) -> None:
-        match node:
-            case ast.Assign():
-                for target in node.targets:
-                    self._bind(target, node.value)
-            case ast.AnnAssign(target=target, value=value) if value is not None:
-                self._bind(target, value)
-            case ast.NamedExpr(target=target, value=value):
-                self._bind(target, value)
-            case ast.AugAssign() | ast.For() | ast.AsyncFor() | ast.comprehension():
-                self._bind(node.target, None)
-            case ast.withitem(optional_vars=target, context_expr=value) if target is not None:
-                self._bind(target, value)
-            case ast.arg():  # an argument belongs to the function, which is the node's own scope
-                self._bound[self._key(node, node.arg)].append(
-                    Binding(None, argument=True, line=node.lineno)
-                )
-            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
-                self._changed.add(name)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="update" | "pop")):
-                self._changed.add(name)
-
-    def _bind(self, target: ast.expr, value: ast.expr | None, path: Path = ()) -> None:
-        match target:
-            case ast.Name(id=name):
-                self._bound[self._key(target, name)].append(
-                    Binding(value, path, line=target.lineno)
-                )
-                around = self._scopes[id(target)][-1]
-                if isinstance(around, ast.ClassDef):
-                    self._attributes[id(around)][name].append(Binding(value, path))
-            case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                for scope in reversed(self._scopes[id(target)]):
-                    if isinstance(scope, ast.ClassDef):
-                        self._attributes[id(scope)][name].append(Binding(value, path))
-                        break
-            case ast.Tuple(elts=targets) | ast.List(elts=targets):
-                starred = any(isinstance(each, ast.Starred) for each in targets)
-                for place, each in enumerate(targets):
-                    index = place if not starred else place - len(targets)
-                    whole = isinstance(value, ast.Tuple) and len(value.elts) == len(targets)
-                    if value is None or isinstance(each, ast.Starred):
-                        self._bind(each, None)
-                    elif whole and isinstance(value, ast.Tuple):
-                        self._bind(each, value.elts[place], path)
-                    else:
-                        self._bind(each, value, (*path, index))
-
-    def _key(self, node: ast.AST, name: str) -> tuple[int, str]:
-        return id(self._scopes[id(node)][-1]), name
-
-    def find(self, name: ast.Name) -> tuple[Scope, list[Binding]]:
-        """Return what a name is bound to, seen from where it stands, and in which scope.
-
-        Of many bindings those last before the name count; in another scope, the last of all.
-        """
-        own = self._own(name)
-        for scope in reversed(self._scopes[id(name)]):
-            found = self._bound.get((id(scope), name.id))
-            if not found or (isinstance(scope, ast.ClassDef) and scope is not own):
-                continue
-            if len(found) > _NEAREST:
-                before = bisect_right(found, name.lineno, key=lambda each: each.line)
-                end = before if scope is own and before else len(found)
-                found = found[max(0, end - _NEAREST) : end]
-            return scope, found
-        return None, []
-
-    def _own(self, node: ast.AST) -> Scope:
-        return self._scopes[id(node)][-1]
-
-    def find_global(self, name: str) -> list[Binding]:
-        """Return what the module binds a name to, outside its functions."""
-        return self._bound.get((id(None), name), [])[-_NEAREST:]
-
-    def find_attribute(self, around: ast.ClassDef, name: str) -> list[Binding]:
-        """Return what a class, or ``self`` in its methods, binds an attribute to."""
-        found = self._attributes.get(id(around))
-        return [] if found is None else found.get(name, [])[-_NEAREST:]
-
-    def find_once(self, name: ast.Name) -> ast.expr | None:
-        """Return the only expression that a name is bound to as a whole; else None."""
-        _, found = self.find(name)
-        return found[0].value if len(found) == 1 and not found[0].path else None
-
-    def list_constants(self) -> Iterator[tuple[str, ast.expr]]:
-        """Yield names that are bound once and as a whole, with what."""
-        for (_, name), found in self._bound.items():
-            if len(found) == 1 and found[0].value is not None and not found[0].path:
-                yield name, found[0].value
-
-    def is_changed(self, name: str) -> bool:
-        """Tell whether a dictionary of this name is changed after it was made."""
-        return name in self._changed
-
-    def expand_keywords(self, expression: ast.expr) -> list[ast.keyword]:
-        """Return what ``**expression`` hands over, if it is a literal that nobody changes."""
-        if isinstance(expression, ast.Name):
-            if expression.id in self._changed:
-                return []
-            value = self.find_once(expression)
-            return self.expand_keywords(value) if isinstance(value, ast.Dict | ast.Call) else []
-        match expression:
-            case ast.Dict(keys=keys, values=values) if len(keys) <= _LONGEST:
-                return [
-                    ast.keyword(arg=key.value, value=value)
-                    for key, value in zip(keys, values, strict=True)
-                    if isinstance(key, ast.Constant) and isinstance(key.value, str)
-                ]
-            case ast.Call(func=ast.Name(id="dict"), args=[]):
-                return [keyword for keyword in expression.keywords if keyword.arg]
-        return []
-
-
 @dataclass(frozen=True, eq=False)
 class Call:
     """A call with its arguments by name, ``**`` and ``functools.partial`` taken apart.
@@ -324,10 +174,16 @@ class Module:
     Args:
         tree: As the parser made it.
         path: Its file, as it was named or found.
+        cells: For each line of a notebook its cell and the line there; empty for a file.
     """
 
-    def __init__(self, tree: ast.Module, path: str = "<text>") -> None:
-        self.path = path
+    def __init__(
+        self,
+        tree: ast.Module,
+        path: str = "<text>",
+        cells: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.path, self._cells = path, cells
         self.catalogue = load_catalogue()
         self.nodes: list[ast.AST] = []
         self.parents: dict[int, ast.AST] = {}
@@ -378,6 +234,12 @@ class Module:
         return found
 
     @cached_property
+    def generators(self) -> frozenset[int]:
+        """The ids of functions that yield."""
+        yields = (node for node in self.nodes if isinstance(node, ast.Yield))
+        return frozenset(id(self._scopes[id(node)][-1]) for node in yields)
+
+    @cached_property
     def reads(self) -> dict[str, list[ast.expr]]:
         """Where each name is read, and each attribute, under its name with a dot before it."""
         found: dict[str, list[ast.expr]] = defaultdict(list)
@@ -424,6 +286,25 @@ class Module:
         while parent is not None:
             yield parent
             parent = self.parents.get(id(parent))
+
+    def point_at(self, node: ast.AST, *, reader: "Module | None" = None) -> str:
+        """Return ``line 3``: with the cell of a notebook, and the file if the reader is another."""
+        line = getattr(node, "lineno", 1)
+        place = f"line {line}"
+        if self._cells:
+            cell, line = self._cells[line - 1]
+            place = f"cell {cell} line {line}"
+        return place if reader in (None, self) else f"{self.path} {place}"
+
+    def is_read_once(self, node: ast.AST) -> bool:
+        """Recognise ``next(iter(loader))`` outside of loops: that reads records, and no batches."""
+        match self.parents.get(id(node)):
+            case ast.Call(func=ast.Name(id="iter")) as made:
+                match self.parents.get(id(made)):
+                    case ast.Call(func=ast.Name(id="next")):
+                        loops = (ast.For, ast.AsyncFor, ast.While)
+                        return not any(isinstance(each, loops) for each in self.walk_up(made))
+        return False
 
     def find_target(self, node: ast.AST) -> str:
         """Return the name a value is assigned to, also inside a longer expression; or empty."""
@@ -494,7 +375,7 @@ class Module:
         if isinstance(node.func, ast.Name):
             made = self.bindings.find_once(node.func)
             if isinstance(made, ast.Call) and self._is_partial(made):
-                return made if len(made.args) + len(made.keywords) <= _LONGEST else None
+                return made if len(made.args) + len(made.keywords) <= LONGEST else None
         return None
 
     @cached_property

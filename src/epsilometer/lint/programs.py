@@ -14,6 +14,7 @@ from epsilometer.lint.roles import Accountant, Roles
 
 _MOST = 12  # facts of a kind that are carried from a unit to those that use it
 Fact = TypeVar("Fact")
+_FARTHEST = 4  # steps up to a program that trains with DP: in large packages all use all
 _WIDEST = 300  # units above a node that are looked at
 
 
@@ -240,16 +241,16 @@ class Programs:
 
     def _list_programs(self, start: Unit, *, engines: bool = False) -> Iterator[Unit]:
         """Yield the smallest units that reach both the start and an accountant, or an engine."""
-        waiting, seen = deque([start]), {id(start)}
+        waiting, seen = deque([(start, 0)]), {id(start)}
         while waiting and len(seen) < _WIDEST:
-            unit = waiting.popleft()
+            unit, distance = waiting.popleft()
             if unit.accountants or (engines and unit.engines):
                 yield unit
                 continue
             for user in unit.used_by.values():
-                if id(user) not in seen:
+                if id(user) not in seen and not (engines and distance >= _FARTHEST):
                     seen.add(id(user))
-                    waiting.append(user)
+                    waiting.append((user, distance + 1))
 
     @cached_property
     def private(self) -> bool:

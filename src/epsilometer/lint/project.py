@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TypeVar
 
-from epsilometer.lint.module import FUNCTIONS, Call, Function, Import, Module, Scope, write_name
+from epsilometer.lint.bindings import Scope
+from epsilometer.lint.module import FUNCTIONS, Call, Function, Import, Module, write_name
 
 Held = TypeVar("Held")
 _DEEPEST = 12  # folders above a file in which its imports are looked for

@@ -86,6 +86,19 @@ def is_training_call(name: str) -> bool:
     )
 
 
+def is_partial_step(name: str) -> bool:
+    """Recognise ``backward`` and the like, which a loop over parts of a batch calls as well."""
+    return name in ("backward", "value_and_grad", "virtual_step") or name.startswith("clip")
+
+
+def changes_weights(name: str) -> bool:
+    """Recognise ``apply_gradients``, ``train_step``, ``update``; but not ``backward``."""
+    words = split_words(name)
+    if name in ("apply_gradients", "apply_updates", "train_on_batch", "minimize"):
+        return True
+    return bool(words) and words[-1] in ("step", "update") and not is_other_end(name)
+
+
 def is_part_of_library(module: Module, node: ast.AST) -> bool:
     """Tell whether a node is in a class that is an optimizer, a scheduler or an engine itself."""
     around = module.find_class(node)

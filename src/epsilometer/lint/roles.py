@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from epsilometer.lint.flow import Flow, Value
-from epsilometer.lint.libraries import DpCall, Kind, Loader, Trainer
-from epsilometer.lint.module import FUNCTIONS, Call, Function, Module, write_name
-from epsilometer.lint.purposes import is_training_call
+from epsilometer.lint.libraries import DpCall, Kind, Known, Loader, Trainer
+from epsilometer.lint.module import FUNCTIONS, Call, Function, Module, split_words, write_name
+from epsilometer.lint.project import Symbol
+from epsilometer.lint.purposes import changes_weights, is_partial_step, is_training_call
 
 RATES = ("sampling_probability", "sampling_prob", "sample_rate", "q", "sampling_rate")
 RATES_SET = frozenset(RATES)
@@ -17,6 +18,8 @@ _KINDS: tuple[Kind, ...] = ("hedged", "accountant", "training")  # of one call: 
 _COIN_SAMPLER = re.compile(r"poisson\w*(sampl|batch|load)|(sampl|batch|load)\w*poisson", re.I)
 _NO_SAMPLER = re.compile(r"event|account|compute|epsilon|eps_|^mu_|mechanism", re.I)
 _UNIFORM = ("random", "rand", "uniform", "random_sample", "uniform_", "random_uniform")
+BOOKS = re.compile(r"account|engine|privacy")
+_BELOW = ("lt", "le", "less", "less_equal")  # methods and functions that compare
 _OWN_ACCOUNTANT = re.compile(r"eps|rdp|privacy|account|sigma|noise|budget|moment", re.I)
 _NOISES = {"sigma", "noise_multiplier", "noise", "noise_scale", "noise_std"}
 _LOOPS = (ast.For, ast.AsyncFor)
@@ -85,11 +88,13 @@ class Loop:
         module: Where it stands.
         node: The loop.
         trains: Whether a step of training is in it.
+        updates: Whether that is more than gradients of a part of a batch.
     """
 
     module: Module
     node: ast.For | ast.AsyncFor
     trains: bool
+    updates: bool
 
 
 class Roles:
@@ -113,7 +118,7 @@ class Roles:
             valid = [each for each in known if self._applies(call, each)]
             kinds = {each.kind for each in valid}
             kind = next((each for each in _KINDS if each in kinds), None)
-            if kind is not None:
+            if kind is not None and not self._is_restored(call):
                 counts = any(each.counts for each in valid)
                 made = Accountant(self.module, call, call.method, kind, counts=counts)
                 found.append(made)
@@ -137,6 +142,26 @@ class Roles:
         if known.unless_anywhere:
             return known.unless_anywhere not in self._switched_off
         return not known.unless_attribute or known.unless_attribute not in module.attributes
+
+    def _is_restored(self, call: Call) -> bool:
+        """Tell whether books are made again by a function that loads what was saved.
+
+        They say nothing of how batches are drawn, and half of a package may use such a function.
+        """
+        around = self.module.find_function(call.node)
+        return id(around) in self._restoring and isinstance(around, FUNCTIONS)
+
+    @cached_property
+    def _restoring(self) -> set[int]:
+        """Return the functions that load a state into an engine or an accountant."""
+        return {
+            id(around)
+            for call in self.module.calls
+            if call.method == "load_state_dict"
+            and BOOKS.search(write_name(call.function).lower())
+            and isinstance(around := self.module.find_function(call.node), FUNCTIONS)
+            and split_words(around.name)[:1] in (["load"], ["restore"], ["deserialize"])
+        }
 
     def _is_own_accountant(self, call: Call) -> bool:
         """Recognise a function of the project that turns a rate and noise into ε, or back."""
@@ -198,6 +223,17 @@ class Roles:
             and isinstance(call.function, ast.Attribute)
             and not _is_bookkeeping(call)
             and "account" not in write_name(call.function).lower()
+        ]
+
+    @cached_property
+    def weight_updates(self) -> list[Call]:
+        """Calls that change the weights: of an optimizer, or of a function named for that."""
+        steps = {id(call) for call in self.optimizer_steps}
+        return [
+            call
+            for call in self.module.calls
+            if id(call) in steps
+            or (call.method != "step" and changes_weights(call.method) and not _is_record(call))
         ]
 
     @cached_property
@@ -267,6 +303,8 @@ class Roles:
                 return self._is_uniform(left)
             case ast.Compare(ops=[ast.Gt() | ast.GtE()], comparators=[right]):
                 return self._is_uniform(right)
+            case ast.Call(func=ast.Attribute(value=of, attr=name), args=args) if name in _BELOW:
+                return any(self._is_uniform(each) for each in (of, *args[:1]))
             case ast.Attribute(attr=name):
                 return name in self._catalogue.strategies
         return False
@@ -296,9 +334,30 @@ class Roles:
         return [
             Source(self.module, call, loaders[name])
             for call in self.module.calls
-            for name in sorted(call.known)
+            for name in sorted(call.known & set(loaders) or self._find_inherited(call))
             if name in loaders
         ]
+
+    def _find_inherited(self, call: Call) -> set[Known]:
+        """Return the libraries' classes that a class of the project makes an object of.
+
+        Where it has a constructor of its own, that is in ``super().__init__()``. A class that
+        overrides how it draws is another sampler.
+        """
+        project, module = self._flow.project, self.module
+        owner: tuple[Module, ast.ClassDef] | None = None
+        match call.function:
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"):
+                around = module.find_class(call.node)
+                owner = None if around is None else (module, around)
+            case _:
+                symbol = project.resolve(module, call.function)
+                if symbol is not None and isinstance(symbol.node, ast.ClassDef):
+                    made = project.find_method(symbol.module, symbol.node, "__init__")
+                    owner = (symbol.module, symbol.node) if made is None else None
+        if owner is None or project.find_method(*owner, "__iter__") is not None:
+            return set()
+        return set(project.find_bases(*owner))
 
     @cached_property
     def trainings(self) -> list[Training]:
@@ -318,10 +377,10 @@ class Roles:
         for base in sorted(project.find_bases(symbol.module, symbol.node)):
             if base in trainers:
                 found = trainers[base]
-                overridden = any(
-                    project.find_method(symbol.module, symbol.node, method) is not None
-                    for method in found.makes
-                )
+                made = [
+                    project.find_method(symbol.module, symbol.node, each) for each in found.makes
+                ]
+                overridden = any(each is not None and not _returns_inherited(each) for each in made)
                 yield Training(self.module, call, found, overridden)
                 return
 
@@ -329,16 +388,20 @@ class Roles:
     def loops(self) -> list[Loop]:
         """Loops, with whether they train. A loop that trains makes those around it train."""
         training: set[int] = set()
+        updating: set[int] = set()
         for call in self.module.calls:
             if not is_training_call(call.method) or _is_bookkeeping(call):
                 continue
+            kinds = [training] if is_partial_step(call.method) else [training, updating]
             for parent in self.module.walk_up(call.node):
-                if isinstance(parent, (*FUNCTIONS, ast.Lambda)) or id(parent) in training:
+                known = all(id(parent) in kind for kind in kinds)
+                if isinstance(parent, (*FUNCTIONS, ast.Lambda)) or known:
                     break
                 if isinstance(parent, _LOOPS):
-                    training.add(id(parent))
+                    for kind in kinds:
+                        kind.add(id(parent))
         return [
-            Loop(self.module, node, id(node) in training)
+            Loop(self.module, node, id(node) in training, id(node) in updating)
             for node in self.module.nodes
             if isinstance(node, _LOOPS)
         ]
@@ -349,10 +412,32 @@ class Roles:
         return {id(loop.node): loop for loop in self.loops}
 
 
+def _returns_inherited(method: Symbol) -> bool:
+    """Tell whether a method hands on what the method that it overrides returns."""
+    module = method.module
+    returned = module.returns.get(id(method.node), [])
+    for value in returned:
+        made = module.bindings.find_once(value) if isinstance(value, ast.Name) else value
+        match made:
+            case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)):
+                if name == method.name:
+                    continue
+        return False
+    return bool(returned)
+
+
 def _is_bookkeeping(call: Call) -> bool:
     """Tell whether a ``step()`` is that of a scheduler or a profiler, not of training."""
     receiver = write_name(call.function).lower()
-    return any(word in receiver for word in ("sched", "profil", "pbar", "meter"))
+    others = ("sched", "profil", "pbar", "meter", "metric", "progress", "confusion", "accuracy")
+    return any(word in receiver for word in others)
+
+
+def _is_record(call: Call) -> bool:
+    """Tell whether ``update`` is that of a dictionary, a metric or a bar, not of an optimizer."""
+    if call.method != "update" or not isinstance(call.function, ast.Attribute):
+        return _is_bookkeeping(call)
+    return not re.search(r"opt|tx", write_name(call.function.value).lower())
 
 
 def _is_accounting(scope: object) -> bool:

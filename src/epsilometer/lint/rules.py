@@ -11,6 +11,8 @@ from typing import Literal, TypeAlias
 Severity: TypeAlias = Literal["error", "warning"]
 POISSON = "Poisson"  # how a sampler draws that needs no shuffle to be looked for
 KEEPS = "keeps the loader"  # what an engine does that does not sample
+NO_SAMPLER = "no sampler understood: how batches are drawn was not checked"
+_MOST_NAMED = 3  # files in the sentence about what was not checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +111,14 @@ class Understood:
         libraries: DP libraries that it imports.
         accountants: Calls that assume Poisson sampling, with their lines.
         samplers: What draws batches, how, and where.
+        blind: Why its ε was compared with nothing; empty if it was, or if it computes none.
     """
 
     path: str
     libraries: tuple[str, ...] = ()
     accountants: tuple[str, ...] = ()
     samplers: tuple[str, ...] = ()
+    blind: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,8 +142,13 @@ class Report:
         """Why nothing, or not enough, was checked; empty if something was."""
         if not self.understood:
             return "no known DP library: nothing checked"
+        unread = [each.path for each in self.understood if each.blind]
+        if unread:
+            more = len(unread) - _MOST_NAMED
+            named = ", ".join(unread[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+            return NO_SAMPLER.replace(":", f" in {named}:", 1)
         if not any(each.samplers for each in self.understood):
-            return "no sampler understood: how batches are drawn was not checked"
+            return NO_SAMPLER
         drawn = (sampler for each in self.understood for sampler in each.samplers)
         engines = any(POISSON in sampler or KEEPS in sampler for sampler in drawn)
         if not engines and not any(each.accountants for each in self.understood):

@@ -115,7 +115,7 @@ def _check_part(sources: list[Source]) -> Result:
             trees.append((source, tree))
     if not may_be_private(sources):
         return Result(problems=tuple(problems))
-    modules = [Module(tree, source.path) for source, tree in trees]
+    modules = [Module(tree, source.path, source.cells) for source, tree in trees]
     project = Project(modules)
     programs = Programs(project, Flow(project))
     suggestions = Suggestions(programs)

@@ -6,15 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from epsilometer.lint.bindings import Scope
 from epsilometer.lint.flow import Flow, Number, Value
 from epsilometer.lint.libraries import Option
-from epsilometer.lint.module import Call, Module, Scope
+from epsilometer.lint.module import Call, Module
 from epsilometer.lint.programs import Programs
 from epsilometer.lint.purposes import serves_other_ends
 from epsilometer.lint.roles import RATES
 
-_SIZE = "dataset-size"
-_METHODS = ("get_epsilon", "get_privacy_spent", "fit", "step")  # describe training anywhere
+SIZE, _BATCH = "dataset-size", "batch-size"
+_METHODS = (
+    "get_epsilon",
+    "get_privacy_spent",
+    "fit",
+    "step",
+    "compose",
+)  # describe training anywhere
 # Methods that take a number by position: which, and the option that it is.
 _POSITIONS = {"batch": (0, "batch-size"), "get_epsilon": (0, "delta"), "compose": (1, "steps")}
 # What was said of each option; of more than two numbers, two: none of them counts then.
@@ -29,6 +36,7 @@ class _Numbers:
         self.at: dict[ast.AST, _Said] = defaultdict(_make_said)
         self.within: dict[Scope, _Said] = defaultdict(_make_said)
         self.anywhere, self.constant = _make_said(), _make_said()
+        self.booked = set(list_numbers(module, flow, _BATCH))
         for call in module.calls:
             if _describes_training(module, call):
                 for option, number in read_call(module, flow, call):
@@ -75,7 +83,11 @@ class Suggestions:
             known: Numbers that the finding itself is sure of.
             sampler: How batches are drawn; a shuffle where it is empty.
         """
-        numbers = self._find_numbers(module, node) | (known or {})
+        numbers = self._find_numbers(module, node)
+        booked = self._read(beside or module).booked
+        if len(booked) == 1 and numbers.get(_BATCH, 0) < min(booked):
+            numbers[_BATCH] = min(booked)  # gradients of several batches make one step
+        numbers |= known or {}
         if beside is not None and beside is not module:
             other = self._read(beside)
             for places in ([other.anywhere], [other.constant]):
@@ -83,7 +95,7 @@ class Suggestions:
                     numbers.setdefault(option, number)
         length = "steps" if "steps" in numbers and "epochs" not in numbers else "epochs"
         words, unknown = ["epsilometer shuffle"], []
-        for option in ("noise-multiplier", _SIZE, "batch-size", length, "delta"):
+        for option in ("noise-multiplier", SIZE, "batch-size", length, "delta"):
             if option in numbers:
                 words.append(f"--{option} {write_number(numbers[option])}")
             else:
@@ -115,13 +127,15 @@ def _agree(places: list[_Said]) -> dict[str, Number]:
     return numbers
 
 
-def list_dataset_sizes(module: Module, flow: Flow) -> list[Number]:
-    """Return every size of the data that accountants of a module were given."""
-    sizes: list[Number] = []
-    for call in module.calls:
-        if call.packages & module.catalogue.private:
-            sizes += [number for option, number in read_call(module, flow, call) if option == _SIZE]
-    return sizes
+def list_numbers(module: Module, flow: Flow, name: str) -> list[Number]:
+    """Return every number that accountants of a module were given for an option."""
+    return [
+        number
+        for call in module.calls
+        if call.packages & module.catalogue.private
+        for option, number in read_call(module, flow, call)
+        if option == name
+    ]
 
 
 def _make_said() -> _Said:
@@ -158,7 +172,8 @@ def _describes_training(module: Module, call: Call) -> bool:
         return not serves_other_ends(module, call.node)
     catalogue = module.catalogue
     named = call.method in _METHODS or call.method in catalogue.engines
-    return named or bool(call.packages & catalogue.private)
+    trainer = bool(call.known & catalogue.settings) or "max_epochs" in call.arguments
+    return named or trainer or bool(call.packages & catalogue.private)
 
 
 def read_call(module: Module, flow: Flow, call: Call) -> Iterator[tuple[str, Number]]:
@@ -168,8 +183,10 @@ def read_call(module: Module, flow: Flow, call: Call) -> Iterator[tuple[str, Num
         yield from _read_number(module, flow, catalogue.arguments.get(name), expression)
         if name in RATES:
             ratio = flow.read_ratio(Value(expression, module))
-            for option, part in zip(("batch-size", _SIZE), ratio, strict=True):
+            for option, part in zip((_BATCH, SIZE), ratio, strict=True):
                 number = None if part is None else flow.read_number(part)
+                if option == _BATCH and number == 1:
+                    break  # 1 / len(loader) is a rate, and says nothing of a batch
                 yield from _check_number(catalogue.options[option], number)
     position, option = _POSITIONS.get(call.method, (0, ""))
     if option and len(call.positional) > position:

@@ -1,14 +1,57 @@
 """Say what was understood of each file: its libraries, accountants and samplers."""
 
 import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from epsilometer.lint.chains import find_shuffles
+from epsilometer.lint.checks.loaders import list_frames, takes_everything
+from epsilometer.lint.checks.permutations import list_cuts
+from epsilometer.lint.checks.pipelines import is_fit_of_arrays, list_ordered
 from epsilometer.lint.flow import UNKNOWN, Value
+from epsilometer.lint.module import Call, Module, write_name
 from epsilometer.lint.programs import Programs
+from epsilometer.lint.purposes import is_in_test, serves_other_ends
 from epsilometer.lint.roles import Roles, Source
-from epsilometer.lint.rules import KEEPS, POISSON, Understood
+from epsilometer.lint.rules import KEEPS, NO_SAMPLER, POISSON, Understood
 
 _MOST = 20  # accountants or samplers of one file that are named
+_UNKNOWN, _OTHER = "unknown", "neither shuffled nor Poisson"
+_ELSEWHERE = ("by its sampler", "a loader of the project's own", _UNKNOWN, _OTHER)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sampler:
+    """What draws batches.
+
+    Attributes:
+        module: Where it stands.
+        node: What draws.
+        name: What is called; empty where coins are thrown.
+        how: How batches are drawn.
+        data: The name of the records.
+    """
+
+    module: Module
+    node: ast.AST
+    name: str
+    how: str
+    data: str = ""
+
+    @property
+    def text(self) -> str:
+        """What it is, and where."""
+        named = f"{self.name}: {self.how}" if self.name else self.how
+        return f"{named} ({self.module.point_at(self.node)})"
+
+    @property
+    def understood(self) -> bool:
+        """Whether it may be how the training draws, and is known."""
+        if self.how in (POISSON, KEEPS):
+            return True
+        return self.how not in _ELSEWHERE and not serves_other_ends(
+            self.module, self.node, self.data
+        )
 
 
 def describe_files(programs: Programs) -> list[Understood]:
@@ -18,12 +61,16 @@ def describe_files(programs: Programs) -> list[Understood]:
     """
     if not programs.private and not _list_imported(programs):
         return []
+    every = {key: list(_list_samplers(programs, each)) for key, each in programs.roles.items()}
+    drawn = any(each.understood for samplers in every.values() for each in samplers)
     found = []
-    for roles in programs.roles.values():
+    for key, roles in programs.roles.items():
         module = roles.module
         libraries = tuple(sorted(module.names.packages & module.catalogue.private))
-        accountants = tuple(f"{each.name} (line {each.node.lineno})" for each in roles.accountants)
-        samplers = tuple(dict.fromkeys(_list_samplers(programs, roles)))
+        accountants = tuple(
+            f"{each.name} ({module.point_at(each.node)})" for each in roles.accountants
+        )
+        samplers = tuple(dict.fromkeys(each.text for each in every[key]))
         if libraries or accountants or samplers:
             found.append(
                 Understood(
@@ -31,9 +78,20 @@ def describe_files(programs: Programs) -> list[Understood]:
                     libraries=libraries,
                     accountants=accountants[:_MOST],
                     samplers=samplers[:_MOST],
+                    blind=NO_SAMPLER if not drawn and _promises(roles) else "",
                 )
             )
     return found
+
+
+def _promises(roles: Roles) -> bool:
+    """Tell whether a file computes an ε that is about some training, by a known library."""
+    if any(not is_in_test(roles.module, call.node) for call in roles.engines):
+        return True
+    return any(
+        each.kind != "training" and not each.own and not is_in_test(roles.module, each.node)
+        for each in roles.accountants
+    )
 
 
 def _list_imported(programs: Programs) -> bool:
@@ -43,55 +101,68 @@ def _list_imported(programs: Programs) -> bool:
     )
 
 
-def _list_samplers(programs: Programs, roles: Roles) -> list[str]:
-    found = [f"{POISSON} (line {_line(node)})" for node in roles.coins]
-    for call in roles.engines:
-        off = roles.evaluate(call, "poisson_sampling") is False
-        how = KEEPS if off else POISSON
-        found.append(f"{call.method}: {how} (line {call.node.lineno})")
-    for source in roles.sources:
-        how = _describe_source(programs, source)
-        found.append(f"{source.call.method}: {how} (line {source.call.node.lineno})")
-    for training in roles.trainings:
-        how = "a loader of the project's own" if training.overridden else "shuffled"
-        found.append(f"{training.call.method}: {how} (line {training.call.node.lineno})")
-    for shuffle in find_shuffles(roles.module, programs.flow):
-        found.append(f"shuffle(): shuffled (line {_line(shuffle.node)})")
-    return found + _list_fits(programs, roles)
-
-
-def _list_fits(programs: Programs, roles: Roles) -> list[str]:
-    """Return the calls of ``fit`` with a batch size, by which Keras batches arrays itself."""
+def _list_samplers(programs: Programs, roles: Roles) -> Iterator[_Sampler]:
     module = roles.module
+    for node in roles.coins:
+        yield _Sampler(module, node, "", POISSON)
+    for call in roles.engines:
+        yield _Sampler(module, call.node, call.method, _describe_engine(programs, roles, call))
+    for source in roles.sources:
+        data = write_name(source.call.find_argument(source.loader.data or "dataset", position=0))
+        how = _describe_source(programs, source)
+        yield _Sampler(module, source.call.node, source.call.method, how, data)
+    for training in roles.trainings:
+        how = _ELSEWHERE[1] if training.overridden else "shuffled"
+        yield _Sampler(module, training.call.node, training.call.method, how)
+    for cut in list_cuts(programs, roles):
+        ordered = cut.rule_id == "SHUF009"
+        name, how = ("slices", "in order") if ordered else ("permutation", "shuffled")
+        yield _Sampler(module, cut.node, name, how, cut.name)
+    for shuffle in find_shuffles(module, programs.flow):
+        yield _Sampler(module, shuffle.node, "shuffle()", "shuffled", " ".join(shuffle.names))
+    for node, name in list_ordered(programs, roles):
+        yield _Sampler(module, node, "batch()", "in order", name)
+    yield from _list_fits(programs, module)
+
+
+def _list_fits(programs: Programs, module: Module) -> Iterator[_Sampler]:
+    """Yield the calls of ``fit`` with arrays, which Keras batches itself."""
     if not module.names.packages & module.catalogue.fit_shuffles:
-        return []
-    found = []
+        return
     for call in module.calls:
-        if call.method == "fit" and call.find_argument("batch_size", position=2) is not None:
+        sized = call.find_argument("batch_size", position=2) is not None
+        if call.method == "fit" and (sized or is_fit_of_arrays(call)):
             option = call.find_argument("shuffle", position=8)
             worth = True if option is None else programs.flow.evaluate(Value(option, module))
-            how = {True: "shuffled", False: "in order"}.get(worth, "unknown")
-            found.append(f"fit(): {how} (line {call.node.lineno})")
-    return found
+            how = {True: "shuffled", False: "in order"}.get(worth, _UNKNOWN)
+            yield _Sampler(module, call.node, "fit()", how)
+
+
+def _describe_engine(programs: Programs, roles: Roles, call: Call) -> str:
+    option = call.find_argument("poisson_sampling")
+    if option is None:
+        return _UNKNOWN if call.unsure else POISSON
+    values = programs.flow.list_values(Value(option, roles.module))
+    return KEEPS if False in values else POISSON if values == {True} else _UNKNOWN
 
 
 def _describe_source(programs: Programs, source: Source) -> str:
     loader, call = source.loader, source.call
     if any(name in call.arguments for name in loader.unless):
-        return "by its sampler"
+        return _ELSEWHERE[0]
+    if takes_everything(source):
+        return "all records"
     option = call.find_argument(loader.argument, position=loader.position)
     values: set[object] = {loader.default}
     if option is not None:
-        values = programs.flow.list_values(Value(option, source.module))
+        values = set()
+        for frame in list_frames(programs, source):
+            values |= programs.flow.list_values(Value(option, source.module, frame))
     elif call.unsure:
         values = {UNKNOWN}
     says = {
-        "shuffled" if value is loader.shuffles_when else "in order" if loader.ordered else "other"
+        "shuffled" if value == loader.shuffles_when else "in order" if loader.ordered else _OTHER
         for value in values
         if value is not UNKNOWN
     }
-    return " or ".join(sorted(says)) if says and UNKNOWN not in values else "unknown"
-
-
-def _line(node: ast.AST) -> int:
-    return getattr(node, "lineno", 0)
+    return " or ".join(sorted(says)) if says and UNKNOWN not in values else _UNKNOWN

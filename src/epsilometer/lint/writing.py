@@ -73,8 +73,8 @@ def _summarise(report: Report) -> str:
     said = [f"{count} {what}" + ("" if count == 1 else "s") for what, count in counts.items()]
     if report.problems:
         said.append(f"{len(report.problems)} not checked")
-    blind = f" {report.blind[0].upper()}{report.blind[1:]}." if report.blind else ""
-    return ", ".join(said) + "." + blind
+    blind = one_line(report.blind)
+    return ", ".join(said) + "." + (f" {blind[0].upper()}{blind[1:]}." if blind else "")
 
 
 def to_json(report: Report) -> str:

@@ -10,7 +10,7 @@ from functools import cache
 from epsilometer.lint.checks.feeding import Feeding, list_origins
 from epsilometer.lint.checks.place import Place, make_place
 from epsilometer.lint.flow import Flow, Number, Value
-from epsilometer.lint.module import Call, Module, write_name
+from epsilometer.lint.module import Call, Module, split_words, write_name
 from epsilometer.lint.programs import Programs, Unit
 from epsilometer.lint.purposes import (
     is_other_end,
@@ -18,16 +18,17 @@ from epsilometer.lint.purposes import (
     names_training,
     serves_other_ends,
 )
-from epsilometer.lint.roles import RATES, Roles
+from epsilometer.lint.roles import BOOKS, RATES, Roles
 from epsilometer.lint.suggestion import find_epoch_loops, write_number
 
 _START = re.compile(
     r"^(start|begin|resume|initial|init|first|last)\w*(epoch|step|iter)|^(global_step|epochs?_done)$"
 )
-_BOOKS = re.compile(r"account|engine|privacy")
 _SIZES = ("batch_size", "batch_sizes")
 _LENGTHS = ("sample_size", "num_samples", "number_of_examples", "num_examples", "n", "train_size")
 _EPOCHS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs")
+_STEPS = ("steps", "count", "iterations", "num_steps", "num_updates", "num_iterations")
+_TURNS = {"step", "steps", "iter", "iteration", "itr", "it", "i", "t"}
 _MOST = 4  # accountants, engines and steps of one program that are compared
 _ACCUMULATES = "gradient_accumulation_steps"
 
@@ -89,19 +90,19 @@ def restores_books(module: Module) -> bool:
     """Tell whether a file gives an accountant the steps of an earlier run."""
     for call in module.calls:
         receiver = _name_receiver(call)
-        if call.method == "load_state_dict" and _BOOKS.search(receiver):
+        if call.method == "load_state_dict" and BOOKS.search(receiver):
             return True
-        if call.method in module.catalogue.restores and _BOOKS.search(receiver):
+        if call.method in module.catalogue.restores and BOOKS.search(receiver):
             return True
         if call.method in ("append", "extend") and receiver.endswith("accountant.history"):
             return True
     for node in module.nodes:
         match node:
             case ast.Attribute(attr="history" | "accountant" | "steps", ctx=ast.Store()):
-                if _BOOKS.search(write_name(node).lower().replace("self.", "")):
+                if BOOKS.search(write_name(node).lower().replace("self.", "")):
                     return True
             case ast.Subscript(slice=ast.Constant(value=str(key)), ctx=ast.Load()):
-                if _BOOKS.search(key.lower()):
+                if BOOKS.search(key.lower()):
                     return True
     return False
 
@@ -187,7 +188,9 @@ class _Feed:
         return None if size is None or size <= 0 else size * self.factor
 
 
-def _list_feeds(roles: Roles, feeding: Feeding, flow: Flow) -> Iterator[_Feed]:
+def _list_feeds(
+    roles: Roles, feeding: Feeding, flow: Flow, handed: set[tuple[int, str]]
+) -> Iterator[_Feed]:
     module = roles.module
     for source in roles.sources:
         call = source.call
@@ -196,6 +199,7 @@ def _list_feeds(roles: Roles, feeding: Feeding, flow: Flow) -> Iterator[_Feed]:
         loops = feeding.list_loops(Value(call.node, module))
         target = module.find_target(call.node)
         trains = any(loop.trains for loop in loops) if loops else names_training(target)
+        trains |= (id(call.node), "") in handed
         if trains and not serves_other_ends(module, call.node, write_name(data)):
             found = frozenset(id(loop.node) for loop in loops)
             yield _Feed(module, call.node, batch, data, loops=found)
@@ -222,8 +226,17 @@ def _list_feeds(roles: Roles, feeding: Feeding, flow: Flow) -> Iterator[_Feed]:
 def find_other_numbers(programs: Programs, feeding: Feeding) -> Iterator[Place]:
     """Yield BOOK002 and BOOK003: an accountant that is given another batch size, or length."""
     flow = programs.flow
+    handed = {  # the origins of what engines are given to train on
+        origin
+        for roles in programs.roles.values()
+        for call in roles.engines
+        if (loader := call.find_argument("data_loader")) is not None
+        for origin in list_origins(flow, Value(loader, roles.module))
+    }
     feeds = [
-        feed for roles in programs.roles.values() for feed in _list_feeds(roles, feeding, flow)
+        feed
+        for roles in programs.roles.values()
+        for feed in _list_feeds(roles, feeding, flow, handed)
     ]
     fed: dict[int, list[_Feed]] = defaultdict(list)
     for feed in feeds:
@@ -271,8 +284,7 @@ def _is_product(flow: Flow, value: Value) -> bool:
 
 
 def _point(feed: _Feed, module: Module) -> str:
-    where = "" if feed.module is module else f"{feed.module.path} "
-    return f"{where}line {feed.node.lineno}"
+    return feed.module.point_at(feed.node, reader=module)
 
 
 def _compare_lengths(programs: Programs, unit: Unit, feed: _Feed) -> Iterator[Place]:
@@ -354,11 +366,86 @@ def _find_measured(flow: Flow, value: Value) -> set[tuple[int, str]] | None:
 
 def find_other_steps(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield BOOK004: an accountant that is given fewer steps than are done."""
+    booked = cache(_list_booked_steps)  # a file is read once
     for roles in programs.roles.values():
         for node, real in _list_lengths(roles, programs.flow):
             for unit in programs.list_private(roles.module, node):
                 yield from _compare_epochs(programs, unit, roles.module, node, real)
+        for loop, steps in _list_step_loops(roles, programs.flow):
+            for unit in programs.list_private(roles.module, loop):
+                given = [
+                    (each, *pair) for each in programs.list_modules(unit) for pair in booked(each)
+                ]
+                yield from _compare_steps(programs, given, (roles.module, loop), steps)
         yield from _find_rare_steps(programs, roles)
+
+
+def _list_step_loops(roles: Roles, flow: Flow) -> Iterator[tuple[ast.For, Number]]:
+    """Yield ``for step in range(5000)`` that changes the weights in every turn, with the 5000."""
+    module = roles.module
+    seen: set[int] = set()
+    for call in roles.weight_updates:
+        for parent in module.walk_up(call.node):
+            match parent:
+                case ast.If() | ast.While() | ast.FunctionDef() | ast.Lambda():
+                    break  # not in every turn: gradients of several may be added up
+                case ast.For(target=target, iter=ast.Call(func=function, args=[end])):
+                    words = set(split_words(write_name(target)))
+                    ranged = write_name(function) in ("range", "trange") and words & _TURNS
+                    if ranged and id(parent) not in seen and not serves_other_ends(module, parent):
+                        seen.add(id(parent))
+                        steps = flow.read_number(Value(end, module))
+                        if steps is not None:
+                            yield parent, steps
+                    break
+                case ast.For():
+                    break
+
+
+def _list_booked_steps(module: Module) -> list[tuple[Call, ast.expr]]:
+    """Return the calls that book a number of steps, with that number."""
+    found = []
+    for call in module.calls:
+        booked = next((call.arguments[name] for name in _STEPS if name in call.arguments), None)
+        known = bool(call.packages & module.catalogue.private)
+        if call.method == "compose" and len(call.positional) > 1:
+            booked, known = call.positional[1], True
+        if booked is not None and known:
+            found.append((call, booked))
+    return found
+
+
+def _compare_steps(
+    programs: Programs,
+    booked: list[tuple[Module, Call, ast.expr]],
+    where: tuple[Module, ast.For],
+    real: Number,
+) -> Iterator[Place]:
+    """Yield a number of steps that is booked once, and is smaller than that of a loop."""
+    if len(booked) != 1:
+        return  # several phases add up
+    module, call, given = booked[0]
+    number = programs.flow.read_number(Value(given, module))
+    if number is not None and 0 < number < real and not _is_repeated(programs, module, call):
+        loop, home = where[1], where[0]
+        detail = (
+            f"{call.method} is given {write_number(number)} steps, "
+            f"{home.point_at(loop, reader=module)} trains {write_number(real)}."
+        )
+        yield make_place(
+            "BOOK004", "error", module, call.node, detail, shown=given, numbers={"steps": real}
+        )
+
+
+def _is_repeated(programs: Programs, module: Module, call: Call) -> bool:
+    """Tell whether a call, or one of the function around it, is in a loop."""
+    sites = programs.project.callers.get(id(module.find_function(call.node)), [])
+    places = [(module, call), *((site.module, site.call) for site in sites)]
+    return any(
+        isinstance(parent, ast.For | ast.While)
+        for home, each in places
+        for parent in home.walk_up(each.node)
+    )
 
 
 def _list_lengths(roles: Roles, flow: Flow) -> Iterator[tuple[ast.AST, Number]]:
@@ -387,10 +474,10 @@ def _compare_epochs(
     for booked in _list_booked(unit, programs, _EPOCHS, -1):
         number = programs.flow.read_number(booked.value)
         if number is not None and 0 < number < real:
-            where = "" if module is booked.module else f"{module.path} "
+            where = module.point_at(node, reader=booked.module)
             detail = (
-                f"{booked.call.method} is given {write_number(number)} epochs, {where}line "
-                f"{getattr(node, 'lineno', 1)} trains {write_number(real)}."
+                f"{booked.call.method} is given {write_number(number)} epochs, {where} trains "
+                f"{write_number(real)}."
             )
             yield make_place(
                 "BOOK004",
@@ -417,12 +504,12 @@ def _find_rare_steps(programs: Programs, roles: Roles) -> Iterator[Place]:
         inner = [
             loop
             for loop in roles.loops
-            if loop.trains and loop.node is not nearest and _is_inside(module, loop.node, nearest)
+            if loop.updates and loop.node is not nearest and _is_inside(module, loop.node, nearest)
         ]
         if inner:
             detail = (
-                f"{write_name(call.function)} is called once in the loop of line "
-                f"{getattr(nearest, 'lineno', 1)}; line {inner[0].node.lineno} trains many times."
+                f"{write_name(call.function)} is called once in the loop of "
+                f"{module.point_at(nearest)}; {module.point_at(inner[0].node)} trains many times."
             )
             yield make_place("BOOK004", "error", module, call.node, detail)
 

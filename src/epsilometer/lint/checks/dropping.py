@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from epsilometer.lint.chains import are_alternatives
 from epsilometer.lint.checks.feeding import Feeding, list_origins
 from epsilometer.lint.checks.place import Place, make_place
 from epsilometer.lint.flow import Value
@@ -24,6 +25,7 @@ def find_dropped_loaders(programs: Programs, feeding: Feeding) -> Iterator[Place
             detail = _find_drop(programs, feeding, roles, call, handed)
             if detail:
                 yield make_place("SHUF008", "error", roles.module, call.node, detail, shown=handed)
+            yield from _find_replaced(roles, call)
         yield from _find_made_anew(programs, roles)
 
 
@@ -45,13 +47,37 @@ def _find_drop(
         ]
         if loops:
             loop = loops[0]
-            where = "" if loop.module is module else f"{loop.module.path} "
+            where = loop.module.point_at(loop.node, reader=module)
             name = write_name(handed) or "The old loader"
-            return (
-                f"{name} is looped over after make_private() ({where}line {loop.node.lineno}), "
-                "what it returned is not."
-            )
+            return f"{name} is looped over after make_private() ({where}), what it returned is not."
     return _find_framework_drop(programs, roles, call)
+
+
+def _find_replaced(roles: Roles, call: Call) -> Iterator[Place]:
+    """Yield a new loader that takes the name of the private one, and is trained on."""
+    module = roles.module
+    match module.parents.get(id(call.node)):
+        case ast.Assign(targets=[ast.Tuple(elts=[*_, ast.Name(id=name)])]):
+            pass
+        case _:
+            return
+    own = module.find_function(call.node)
+    for made in module.made_at.get(name, []):
+        line = made.node.lineno
+        if (
+            made.known & set(module.catalogue.loaders)
+            and module.find_function(made.node) is own
+            and line > call.node.lineno
+            and not are_alternatives(module, made.node, call.node)
+            and any(
+                loop.trains and loop.node.lineno > line and write_name(loop.node.iter) == name
+                for loop in roles.loops
+                if module.find_function(loop.node) is own
+            )
+        ):
+            detail = f"{name} of {call.method}() is replaced by {made.method}()."
+            yield make_place("SHUF008", "error", module, made.node, detail)
+            return
 
 
 def _comes_after(inner: Module, loop: ast.AST, module: Module, call: ast.AST) -> bool:
@@ -128,9 +154,10 @@ def _find_framework_drop(programs: Programs, roles: Roles, call: Call) -> str:
     for training in roles.trainings:
         together = own is None or module.find_scope(training.call.node) in (own, None)
         if not training.overridden and together:
+            where = module.point_at(training.call.node)
             return (
-                f"{training.call.method} (line {training.call.node.lineno}) makes its own loader; "
-                "the private one is not handed to it."
+                f"{training.call.method} ({where}) makes its own loader; the private one is not "
+                "handed to it."
             )
     return ""
 

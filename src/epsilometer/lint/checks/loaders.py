@@ -56,9 +56,9 @@ def _check_source(programs: Programs, feeding: Feeding, source: Source) -> Itera
         return  # only looked at
     option = call.find_argument(loader.argument, position=loader.position)
     data = call.find_argument(loader.data or "dataset", position=0)
-    if _takes_everything(source):
+    if takes_everything(source) or module.is_read_once(call.node):
         return
-    for frame in _list_frames(programs, source):
+    for frame in list_frames(programs, source):
         names = (write_name(data), *_list_site_names(frame))
         if any(is_other_end(name) for name in names):
             continue
@@ -67,9 +67,14 @@ def _check_source(programs: Programs, feeding: Feeding, source: Source) -> Itera
             continue
         if option is not None:
             value = programs.flow.evaluate(Value(option, module, frame))
+        value = bool(value) if value in (0, 1) else value  # DataLoader(data, shuffle=1)
         if value is loader.shuffles_when:
             rule, seen = "SHUF002", _describe_site(frame, source)
-        elif value in (True, False) and loader.ordered and _is_trained_on(source, loops, names):
+        elif (
+            value in (True, False)
+            and loader.ordered
+            and _is_trained_on(programs, source, loops, names)
+        ):
             rule, seen = "SHUF009", _describe_site(frame, source)
         else:
             continue
@@ -90,7 +95,7 @@ def _is_given(argument: ast.expr | None) -> bool:
     )
 
 
-def _takes_everything(source: Source) -> bool:
+def takes_everything(source: Source) -> bool:
     """Tell whether a batch is the whole of the data: then nothing is sampled."""
     size = source.call.find_argument("batch_size", position=1)
     match size:
@@ -100,36 +105,41 @@ def _takes_everything(source: Source) -> bool:
     return False
 
 
-def _list_frames(programs: Programs, source: Source) -> list[Frame | None]:
-    function = source.module.find_function(source.call.node)
+def list_frames(programs: Programs, source: Source) -> list[Frame | None]:
+    """Return the calls, and the turns of loops, in which a loader is made."""
+    module, node, flow = source.module, source.call.node, programs.flow
+    function = module.find_function(node)
+    frames: list[Frame | None] = [None]
     if isinstance(function, FUNCTIONS):
-        return [*programs.flow.list_frames(source.module, function)]
-    return [None]
+        frames = [*flow.list_frames(module, function)]
+    return [turn for frame in frames for turn in flow.list_turns(Value(node, module, frame))]
 
 
 def _list_site_names(frame: Frame | None) -> list[str]:
     """Return what a call of a function that makes a loader says about its purpose."""
-    if frame is None or frame.site is None:
+    if frame is None:
         return []
-    site = frame.site
     names = [write_name(value.node) for value in frame.arguments.values()]
     names += [
         value.node.value
-        for value in frame.arguments.values()
+        for value in (*frame.arguments.values(), *frame.turns.values())
         if isinstance(value.node, ast.Constant)
         and isinstance(value.node.value, str)
-        and value.node.value in ("test", "val", "valid", "validation", "eval", "dev")
+        and value.node.value.isidentifier()
     ]
-    return [*names, site.module.find_target(site.call.node)]
+    site = frame.site
+    return names if site is None else [*names, site.module.find_target(site.call.node)]
 
 
 def _describe_site(frame: Frame | None, source: Source) -> str:
     if frame is None or frame.site is None or frame.site.module is source.module:
         return ""
-    return f"Called in {frame.site.module.path} line {frame.site.call.node.lineno}. "
+    return f"Called in {frame.site.module.point_at(frame.site.call.node, reader=source.module)}. "
 
 
-def _is_trained_on(source: Source, loops: list[Loop], names: tuple[str, ...]) -> bool:
+def _is_trained_on(
+    programs: Programs, source: Source, loops: list[Loop], names: tuple[str, ...]
+) -> bool:
     """Tell whether there is evidence that a loader feeds training."""
     if any(loop.trains for loop in loops):
         return True
@@ -138,7 +148,14 @@ def _is_trained_on(source: Source, loops: list[Loop], names: tuple[str, ...]) ->
     method = around.name if isinstance(around, FUNCTIONS) else ""
     if source.call.method == "numpy_input_fn":
         return names_training(target)
-    return method == "train_dataloader" and not any(is_other_end(name) for name in names)
+    if any(is_other_end(name) for name in names):
+        return False
+    # A trainer that can shuffle as well decides elsewhere.
+    alone = method in source.module.catalogue.makes and not any(
+        other is not source and source.module.find_function(other.call.node) is around
+        for other in programs.roles[id(source.module)].sources
+    )
+    return alone or method == "train_dataloader"
 
 
 def find_trainers(programs: Programs, _: Feeding) -> Iterator[Place]:

@@ -25,10 +25,11 @@ def find_mixers(programs: Programs, _: Feeding) -> Iterator[Place]:
             if not call.known & module.catalogue.mixers or _is_for_other_ends(module, call):
                 continue
             for unit in programs.list_private(module, call.node):
-                said = _find_acceptance(programs, unit)
+                said = _find_acceptance(programs, unit, module)
                 if said:
                     detail = f"{call.method} computes with all records of a batch. {said}"
-                    yield make_place("MODL001", "error", module, call.node, detail)
+                    beside = programs.list_modules(unit)[-1]
+                    yield make_place("MODL001", "error", module, call.node, detail, beside=beside)
                     break
 
 
@@ -43,7 +44,7 @@ def _is_for_other_ends(module: Module, call: Call) -> bool:
     return any(is_other_end(name) for name in names)
 
 
-def _find_acceptance(programs: Programs, unit: Unit) -> str:
+def _find_acceptance(programs: Programs, unit: Unit, reader: Module) -> str:
     """Say what trains such a model all the same; empty if the engine refuses it."""
     modules = programs.list_modules(unit)
     if any(call.method in _REPAIRS for module in modules for call in module.calls):
@@ -52,7 +53,8 @@ def _find_acceptance(programs: Programs, unit: Unit) -> str:
         for call in module.calls:
             for name in sorted(module.catalogue.strict & set(call.arguments)):
                 if programs.roles[id(module)].evaluate(call, name) is False:
-                    return f"{call.method} (line {call.node.lineno}) has {name}=False."
+                    where = module.point_at(call.node, reader=reader)
+                    return f"{call.method} ({where}) has {name}=False."
     refuses = bool(unit.engines) or any(
         call.method in ("PrivacyEngine", "GradSampleModule") and "opacus" in call.packages
         for module in modules
@@ -61,7 +63,8 @@ def _find_acceptance(programs: Programs, unit: Unit) -> str:
     trained = list(unit.accountants.values())
     if refuses or not trained:
         return ""
-    return f"Nothing refuses it: {trained[0].name} (line {trained[0].node.lineno})."
+    where = trained[0].module.point_at(trained[0].node, reader=reader)
+    return f"Nothing refuses it: {trained[0].name} ({where})."
 
 
 def find_selection(programs: Programs, _: Feeding) -> Iterator[Place]:
@@ -69,9 +72,10 @@ def find_selection(programs: Programs, _: Feeding) -> Iterator[Place]:
     for roles in programs.roles.values():
         module = roles.module
         for node, what in (*_list_selectors(programs, roles), *_list_best(module)):
-            if is_in_test(module, node) or not programs.list_private(module, node):
-                continue
-            yield make_place("DATA001", "warning", module, node, what)
+            units = [] if is_in_test(module, node) else programs.list_private(module, node)
+            if units:
+                beside = programs.list_modules(units[0])[-1]
+                yield make_place("DATA001", "warning", module, node, what, beside=beside)
 
 
 def _list_selectors(programs: Programs, roles: Roles) -> Iterator[tuple[ast.AST, str]]:
@@ -110,7 +114,10 @@ def _list_best(module: Module) -> Iterator[tuple[ast.AST, str]]:
         match node:
             case ast.If(test=ast.Compare(left=left, ops=[_], comparators=[right]) as test):
                 names = [write_name(left) or _word(left), write_name(right) or _word(right)]
-                words = [set(split_words(name)) for name in names]
+                words = [
+                    set(split_words(" ".join([name, *_list_scored(module, side)])))
+                    for name, side in zip(names, (left, right), strict=True)
+                ]
                 best = any(
                     each & {"best", "lowest", "highest"} or ("min" in each and each & _SCORES)
                     for each in words
@@ -125,6 +132,20 @@ def _list_best(module: Module) -> Iterator[tuple[ast.AST, str]]:
                         test,
                         f"The model is kept where {' and '.join(filter(None, names))} say so.",
                     )
+
+
+def _list_scored(module: Module, side: ast.expr) -> list[str]:
+    """Return the names in the call that computes a score: ``acc = evaluate(model, held_out)``."""
+    made: list[ast.expr | None] = [side]
+    if isinstance(side, ast.Name) and split_words(side.id)[:1] != ["best"]:
+        _, bound = module.bindings.find(side)
+        made = [each.value for each in bound]
+    return [
+        write_name(each)
+        for value in made
+        if isinstance(value, ast.Call)
+        for each in (value.func, *value.args, *(keyword.value for keyword in value.keywords))
+    ]
 
 
 def _word(expression: ast.expr) -> str:

@@ -38,7 +38,8 @@ def find_overridden_noise(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield NOIS001: the noise is changed after ε was fixed, and the books do not follow.
 
     Opacus books the noise that its optimizer has at every step, so that a change under
-    ``make_private`` is accounted for; a promise of ``make_private_with_epsilon`` is not.
+    ``make_private`` is accounted for; a promise of ``make_private_with_epsilon``, or noise that
+    was calibrated to an ε and is never asked for another, is not.
     """
     for roles in programs.roles.values():
         module = roles.module
@@ -54,11 +55,12 @@ def find_overridden_noise(programs: Programs, _: Feeding) -> Iterator[Place]:
             if holder.startswith("self") and is_part_of_library(module, node):
                 continue
             for unit in programs.list_private(module, node):
-                if patched or not _follows_noise(unit):
+                if patched or not _follows_noise(programs, unit):
                     what = "is replaced" if patched else "is set again after ε was fixed"
                     detail = f"{write_name(node)} {what}."
                     yield make_place(
                         "NOIS001", "error", module, node, detail,
+                        beside=programs.list_modules(unit)[-1],
                         numbers=_read_noise(programs, module, node),
                     )  # fmt: skip
                     break
@@ -74,11 +76,12 @@ def _read_noise(programs: Programs, module: Module, node: ast.AST) -> dict[str, 
     return {}
 
 
-def _follows_noise(unit: Unit) -> bool:
-    """Tell whether an engine of a program books the noise it finds at every step."""
-    return bool(unit.engines) and not any(
-        call.method.endswith("epsilon") for call in unit.engines.values()
-    )
+def _follows_noise(programs: Programs, unit: Unit) -> bool:
+    """Tell whether an engine of a program books the noise it finds at every step, and says it."""
+    if not unit.engines or any(call.method.endswith("epsilon") for call in unit.engines.values()):
+        return False
+    promised = any("target_epsilon" in each.call.arguments for each in unit.accountants.values())
+    return not promised or any(roles.reads_epsilon for roles in programs.roles.values())
 
 
 def find_replaced_optimizers(programs: Programs, _: Feeding) -> Iterator[Place]:
@@ -204,9 +207,8 @@ def find_layer_clipping(programs: Programs, _: Feeding) -> Iterator[Place]:
             if serves_other_ends(module, node) or _scales_by_layers(module, node):
                 continue
             for beside in programs.list_beside_all(module, node):
-                detail = (
-                    f"{beside.name} (line {beside.node.lineno}) takes one bound for all layers."
-                )
+                where = beside.module.point_at(beside.node, reader=module)
+                detail = f"{beside.name} ({where}) takes one bound for all layers."
                 yield make_place("CLIP001", "error", module, node, detail, beside=beside.module)
                 break
 

@@ -1,16 +1,17 @@
-"""Check pipelines and fits: SHUF003 to SHUF006."""
+"""Check pipelines and fits: SHUF003 to SHUF006, and SHUF009."""
 
 import ast
 from collections.abc import Iterator
 
-from epsilometer.lint.chains import Shuffle, find_shuffles
+from epsilometer.lint.chains import Shuffle, find_shuffles, is_ordered
 from epsilometer.lint.checks.feeding import Feeding
 from epsilometer.lint.checks.place import Place, report_beside
 from epsilometer.lint.flow import Number, Value
-from epsilometer.lint.module import Module, write_name
+from epsilometer.lint.module import Call, Module, write_name
 from epsilometer.lint.programs import Programs
 from epsilometer.lint.purposes import names_training
-from epsilometer.lint.suggestion import list_dataset_sizes
+from epsilometer.lint.roles import Roles
+from epsilometer.lint.suggestion import SIZE, list_numbers
 
 
 def find_pipelines(programs: Programs, _: Feeding) -> Iterator[Place]:
@@ -25,7 +26,7 @@ def find_pipelines(programs: Programs, _: Feeding) -> Iterator[Place]:
             for beside in programs.list_beside(module, shuffle.node)[:1]:
                 told = beside.accountant.module
                 if id(told) not in known:
-                    known[id(told)] = list_dataset_sizes(told, programs.flow)
+                    known[id(told)] = list_numbers(told, programs.flow, SIZE)
                 sizes = known[id(told)]
             rule_id, seen = _find_fault(shuffle, sizes)
             if rule_id:
@@ -51,10 +52,35 @@ def _find_fault(shuffle: Shuffle, sizes: list[Number]) -> tuple[str, str]:
     return ("SHUF003", "") if shuffle.before_batch else ("", "")
 
 
+def find_ordered(programs: Programs, _: Feeding) -> Iterator[Place]:
+    """Yield SHUF009: a dataset that is batched and never shuffled, where it is trained on."""
+    for roles in programs.roles.values():
+        if programs.private and not roles.coins:
+            for node, name in list_ordered(programs, roles):
+                yield from report_beside(
+                    programs, "SHUF009", roles.module, node, shown=node, names=(name,)
+                )
+
+
+def list_ordered(programs: Programs, roles: Roles) -> Iterator[tuple[ast.expr, str]]:
+    """Yield what is trained on in the order of the data, with its name."""
+    module = roles.module
+    if not module.names.packages & module.catalogue.chains:
+        return
+    fed = [(loop.node.iter, write_name(loop.node.iter)) for loop in roles.loops if loop.trains]
+    for call in module.calls:
+        data = call.find_argument("x", position=0) if call.method == "fit" else None
+        if data is not None and call.find_argument("y", position=1) is None:
+            fed.append((data, write_name(data)))
+    for expression, name in fed:
+        if is_ordered(programs.flow, Value(expression, module)):
+            yield expression, name
+
+
 def find_fits(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield SHUF006 and SHUF009: ``fit(x, y, batch_size=...)``.
 
-    Keras takes ``batch_size`` with arrays only, so it tells arrays (shuffled) from datasets.
+    Keras takes ``batch_size`` and labels with arrays only: datasets are batched already.
     """
     for roles in programs.roles.values():
         module = roles.module
@@ -67,6 +93,8 @@ def find_fits(programs: Programs, _: Feeding) -> Iterator[Place]:
             option = call.find_argument("shuffle", position=8)
             batch_size = call.find_argument("batch_size", position=2)
             shown = batch_size if option is None else option
+            if shown is None and is_fit_of_arrays(call):
+                shown = call.node
             receiver = write_name(call.function.value)
             if shown is None or receiver in plain:
                 continue
@@ -80,6 +108,12 @@ def find_fits(programs: Programs, _: Feeding) -> Iterator[Place]:
             yield from report_beside(
                 programs, rule, module, call.node, shown=shown, names=(receiver,)
             )
+
+
+def is_fit_of_arrays(call: Call) -> bool:
+    """Recognise ``fit(x, y, epochs=5)``: a dataset has its labels, and only Keras has epochs."""
+    labels = call.find_argument("y", position=1)
+    return labels is not None and call.find_argument("epochs", position=3) is not None
 
 
 def _is_of_arrays(positional: list[ast.expr]) -> bool:

@@ -72,8 +72,7 @@ def judge(beside: Beside, module: Module) -> tuple[Severity, str]:
     It is an error only if an ε that does not hold is computed where the node runs.
     """
     accountant = beside.accountant
-    where = "" if accountant.module is module else f"{accountant.module.path} "
-    place = f"{accountant.name} ({where}line {accountant.node.lineno})"
+    place = f"{accountant.name} ({accountant.module.point_at(accountant.node, reader=module)})"
     apart = "" if beside.together else ", in another function,"
     sure = beside.together and accountant.kind == "accountant" and not accountant.own
     says = "is the project's own, and takes a sampling rate." if accountant.own else ""

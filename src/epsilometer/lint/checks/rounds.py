@@ -69,7 +69,7 @@ class _Turns:
         """Name the loop or the round of a client that a node itself is in."""
         loop = self._find_loop(module, node)
         if loop is not None:
-            return f"in every turn of the loop of line {loop.lineno}"
+            return f"in every turn of the loop of {module.point_at(loop)}"
         function, around = module.find_function(node), module.find_class(node)
         if not isinstance(function, FUNCTIONS):
             return ""

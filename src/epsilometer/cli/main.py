@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 from click.shell_completion import CompletionItem
@@ -69,6 +69,7 @@ _HELP = (
     ("all commands; one of them", "epsilometer --help; epsilometer estimate --help"),
     ("how a number came about", "--explain, with any of them"),
 )
+_PIPE_CLOSED = 141  # what shells report of a program that SIGPIPE ended
 _WORKERS = "PYTHONWARNINGS"  # variable of the environment that workers inherit
 _MODULES = {
     "estimate": "audit",
@@ -121,7 +122,10 @@ class _Commands(click.Group):
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Prepare the streams before anything is printed, help too."""
         spell_out()
-        return super().make_context(*args, **extra)
+        try:
+            return super().make_context(*args, **extra)
+        except BrokenPipeError:
+            _leave_pipe()
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -137,9 +141,17 @@ class _Commands(click.Group):
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             raise SystemExit(130) from error
+        except BrokenPipeError:
+            _leave_pipe()
         except Exception as error:  # a fault of ours must not read as a verdict either
             say(_word_fault(error), err=True)
             raise SystemExit(3) from error
+
+
+def _leave_pipe() -> NoReturn:
+    """Exit where nobody reads on, as in `… | head`: that is no fault, and no verdict either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is flushed at the end
+    raise SystemExit(_PIPE_CLOSED)
 
 
 @contextmanager

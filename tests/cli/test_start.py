@@ -64,3 +64,14 @@ def test_a_reader_who_leaves_early_is_no_fault_and_no_verdict(call: str) -> None
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_it_runs_as_a_module() -> None:
+    """Where the folder of scripts is not on the path, as often on Windows."""
+    done = subprocess.run(
+        [sys.executable, "-m", "epsilometer", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert __version__ in done.stdout

@@ -119,8 +119,8 @@ def test_all_bounds_are_listed() -> None:
 
 def test_views_are_one_table() -> None:
     text = as_markdown(full_views())
-    assert "| scores.csv | refuted | ≥ 2.00 | – | 5.00 |" in text
-    assert "| the model | cannot judge | ≥ 0.50 | – | 5.00 |" in text  # units failed
+    assert "| scores.csv | refuted | ≥ 2.00 | 5.00 |" in text
+    assert "| the model | cannot judge | ≥ 0.50 | 5.00 |" in text  # units failed
     assert "hold together with 0.95 confidence" in text
 
 

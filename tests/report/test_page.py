@@ -32,7 +32,7 @@ from tests.examples import (
     several_views,
     some_evidence,
 )
-from tests.report.hostile import PAYLOADS, full_audit, full_views, poisoned
+from tests.report.hostile import PAYLOADS, full_audit, full_view, full_views, poisoned
 from tests.report.skeleton import Skeleton
 
 FULL: dict[str, Audit] = {
@@ -242,6 +242,18 @@ def test_views_share_scale_figures_and_threat_model() -> None:
         assert text.count(once) == 1
     for tone, verdict in (("bad", "refuted"), ("unclear", "cannot judge")):
         assert re.search(rf'row-name">.*?tone-{tone}".*?{verdict}</span>', text, re.DOTALL)
+
+
+def test_where_adversaries_differ_each_is_said_with_its_view() -> None:
+    text = Skeleton(page(full_views())).text
+    assert "What the adversary sees: the model" in text
+    assert text.count("How often it tried") == 1
+
+
+def test_a_method_without_a_word_has_no_card() -> None:
+    """As those that read one run's updates, whose words are beside them."""
+    view = full_view(bound=a_bound(method="cosines", design="unstated"), also=())
+    assert "guarantees and assumes" not in page(several_views(view, view))
 
 
 SENTENCES = {

@@ -71,7 +71,7 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
     views = audit.find(EpsilonFinding)
     decided = bool(audit.find(RuleFinding) or audit.find(FormPlan))
     meaning = Notes(
-        title="What it means, and what not", lines=tuple(dict.fromkeys(_list_meaning(audit)))
+        title="What it means, and what it does not mean", lines=tuple(dict.fromkeys(_list_meaning(audit)))
     )
     tables = [*texts.list_tables(audit)]
     tried = [table for table in tables if table.title == texts.REMEDIES] if decided else []
@@ -178,7 +178,7 @@ def _list_meaning(audit: Audit) -> Iterator[str]:
 
 def _list_attacks(audit: Audit, views: Sequence[EpsilonFinding]) -> Iterator[Block]:
     """Return how well each attack tells whether the record was there; of one view, as tiles."""
-    title = "What the attack saw"
+    title = "How well the attack does"
     if len(views) == 1:
         yield Facts(title=title, rows=tuple(_list_rates(views[0].attack)), style="tiles")
         return
@@ -286,7 +286,7 @@ def _fold_explanation(audit: Audit) -> Iterator[Section]:
         explanation = explain(audit)
     except InvalidArgument:
         return
-    title = "Derivation: how this number came about"
+    title = "Derivation: how this number was computed"
     yield replace(_nest(explanation, set()), title=title, key="derivation", folded=True)
 
 

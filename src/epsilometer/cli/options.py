@@ -50,7 +50,7 @@ class Options:
         html: File of a further page.
         quiet: Print the verdict line only.
         verbose: Print bounds, evidence and threat model too.
-        explain: Print how the result came about.
+        explain: Print how the result was computed.
     """
 
     config: Path | None = None

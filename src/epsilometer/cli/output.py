@@ -107,7 +107,7 @@ def _spell(text: str) -> str:
 
 
 def show_explanation(audit: "Audit", *, aside: bool = False) -> None:
-    """Print how an audit came about; aside: to standard error, where the audit itself is JSON."""
+    """Print how an audit was computed; aside: to standard error, where the audit itself is JSON."""
     from epsilometer.report.explaining import explain
 
     say(f"\n{explain(audit)}", err=aside)

@@ -71,7 +71,8 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
     views = audit.find(EpsilonFinding)
     decided = bool(audit.find(RuleFinding) or audit.find(FormPlan))
     meaning = Notes(
-        title="What it means, and what it does not mean", lines=tuple(dict.fromkeys(_list_meaning(audit)))
+        title="What it means, and what it does not mean",
+        lines=tuple(dict.fromkeys(_list_meaning(audit))),
     )
     tables = [*texts.list_tables(audit)]
     tried = [table for table in tables if table.title == texts.REMEDIES] if decided else []
@@ -281,7 +282,7 @@ def _build_records(audit: Audit, total: int | None) -> Iterator[Section]:
 
 
 def _fold_explanation(audit: Audit) -> Iterator[Section]:
-    """Return how the verdict came about; nothing where a method is not ours."""
+    """Return how the verdict was reached; nothing where a method is not ours."""
     try:
         explanation = explain(audit)
     except InvalidArgument:

@@ -234,7 +234,7 @@ def list_lines(specs: Iterable[dict[str, str]], audit: Audit) -> Iterator[str]:
 
 
 def explain_kinds(audit: Audit) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Return sections that say how the verdict of rules, or of forms of publishing, came about."""
+    """Return sections that say how the verdict of rules, or of forms of publishing, was reached."""
     for kind, sections in TEXTS["explanations"].items():
         for spec in sections if list_findings(audit, kind) else ():
             facts = list_every_fact(audit) if "facts" in spec else ()

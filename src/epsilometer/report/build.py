@@ -148,7 +148,7 @@ def _tabulate_odds(audit: Audit) -> Iterator[Table]:
     if rows:
         yield Table(
             title="What it means for one person",
-            head=("by which ε", *(f"from {before:.0%}" for before in texts.SUSPICIONS)),
+            head=("ε", *(f"from {before:.0%}" for before in texts.SUSPICIONS)),
             rows=tuple(
                 (name, *(f"{side} {texts.word_belief(e, before)}" for before in texts.SUSPICIONS))
                 for name, side, e in rows

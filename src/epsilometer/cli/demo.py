@@ -30,7 +30,7 @@ from epsilometer.core.settings import from_settings
 @seed_option
 @audit_options(asks=False, units=True, home="epsilometer-demo")
 def demo(settings: dict[str, Any], options: Options) -> None:
-    """Audit DP training on real data, once correct and once with a bug.
+    """Audit correct and faulty DP training on real data.
 
     Trains softmax regression on handwritten digits thousands of times, with a mislabelled image and
     without it, and attacks every run. The exit code is 0 even though the claim is refuted.

@@ -40,7 +40,7 @@ HEADINGS: dict[str, dict[str, str]] = {
         "ui": "Watch the runs in FOLDER live in a browser.",
     },
     "Other": {
-        "demo": "Audit DP training on real data, once correct and once with a bug.",
+        "demo": "Audit correct and faulty DP training on real data.",
         "reproduce": "Reproduce a paper's results and compare them with its numbers.",
         "doctor": "Check what is installed and whether it works.",
         "methods": "List the methods with their guarantees, assumptions and references.",

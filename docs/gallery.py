@@ -25,8 +25,8 @@ PICTURED = 150_000  # bytes of a picture
 VIEW = {"width": 1160, "height": 620}
 HEAD = """# Gallery
 
-Reports as they come, each made by the command beside it; where a picture is a link, it opens the
-page itself. What its numbers mean, and what they do not say, stands on each page.
+Real reports, each made by the command beside it. Where a picture is a link, it opens the
+page itself. Each page says what its numbers mean and what they do not mean.
 `make gallery` makes all of them again, and the two files that commands read.
 """
 
@@ -86,7 +86,7 @@ REPORTS = (
     ),
     Report(
         "estimate",
-        "Scores of an attack",
+        "Attack scores",
         "10,000 scores with the record and 10,000 without it, of a Gaussian mechanism whose true ε "
         "is 4.38; ε = 2 was claimed.",
         "epsilometer estimate scores.csv --delta 1e-5 --claim 2",
@@ -104,8 +104,8 @@ REPORTS = (
     Report(
         "dpsgd",
         "DP-SGD, trained and attacked",
-        "An MLP trained 2,000 times with a canary and 2,000 times without it: who sees all updates "
-        "refutes ε = 1, who sees the final model does not.",
+        "An MLP trained 2,000 times with a canary and 2,000 times without it: an adversary "
+        "who sees all updates refutes ε = 1, one who sees the final model does not.",
         "epsilometer dpsgd",
         "dpsgd.md",
     ),
@@ -129,8 +129,8 @@ REPORTS = (
     Report(
         "posterior",
         "Predictions with uncertainty",
-        "A network with dropout, asked about a record with a wrong label: every form of publishing "
-        "by what it leaks and what it is worth.",
+        "A network with dropout, asked about a record with a wrong label: every output format "
+        "by its leakage and its utility.",
         "epsilometer posterior",
         "posterior.md",
     ),

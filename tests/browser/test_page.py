@@ -292,6 +292,26 @@ def test_a_small_screen_needs_no_sideways_scrolling(
     assert long.page.evaluate("() => document.documentElement.scrollWidth") == width
 
 
+# Which tables are wider than their place, and which short cells take more than one line.
+CUT = """() => [...document.querySelectorAll(".scroll")]
+  .filter((box) => box.scrollWidth > box.clientWidth).length"""
+BROKEN = """() => [...document.querySelectorAll("td")]
+  .filter((cell) => cell.innerText.length < 9 && !cell.innerText.includes(" "))
+  .filter((cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size > 1;
+  }).map((cell) => cell.innerText)"""
+
+
+def test_tables_of_views_fit_a_desktop_and_numbers_stay_whole(
+    open_page: Open, views: Audit
+) -> None:
+    assert open_page(views, viewport={"width": 1280, "height": 900}).page.evaluate(CUT) == 0
+    phone = open_page(views, viewport={"width": 390, "height": 844}).page
+    assert phone.evaluate(BROKEN) == []
+
+
 def test_charts_follow_the_width(open_page: Open, refuted: Audit) -> None:
     page = open_page(refuted).page
     page.set_viewport_size({"width": 400, "height": 800})

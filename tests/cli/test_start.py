@@ -1,7 +1,10 @@
 """``epsilometer`` alone says where to begin, on one screen."""
 
 import io
+import os
 import shlex
+import subprocess
+import sys
 
 import click
 import pytest
@@ -47,3 +50,28 @@ def test_help_stays_help() -> None:
     done = CliRunner().invoke(main, ["--help"])
     assert done.stdout.startswith("Usage:")
     assert "Judge and report:" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such pipes")
+@pytest.mark.parametrize("call", ["['methods']", "['--help']", "['lint', '--help']"])
+def test_a_reader_who_leaves_early_is_no_fault_and_no_verdict(call: str) -> None:
+    """As in `epsilometer methods | head -1`."""
+    code = f"from epsilometer.cli.main import main; main({call})"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_it_runs_as_a_module() -> None:
+    """Where the folder of scripts is not on the path, as often on Windows."""
+    done = subprocess.run(
+        [sys.executable, "-m", "epsilometer", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert __version__ in done.stdout

@@ -125,10 +125,11 @@ def test_less_confidence_or_another_kind_fails(project: Path) -> None:
 def test_a_claim_beyond_reach_or_none_fails(project: Path) -> None:
     keep(project, em.Scores([1.0] * 5, [1.0] * 5))
     assert checked(project) == ("verdict", 4)
+    em.audit(SPARED, delta=1e-5).save(project / "audits" / "training.json")
+    write_stamp(project / "audits" / "training.json")
     (project / "privacy-policy.toml").write_text(
         "\n".join(line for line in POLICY.splitlines() if "claim" not in line), "utf-8"
     )
-    em.audit(SPARED, delta=1e-5).save(project / "audits" / "training.json")
     assert checked(project) == ("verdict", 4)
 
 
@@ -204,6 +205,28 @@ def test_a_stamp_keeps_its_first_time_and_names_nobody(project: Path) -> None:
     assert write_stamp(file) == stamp
     assert (len(stamp.commit), stamp.modified, stamp.who) == (40, False, "")
     assert "run by" not in dict(stamp.describe())
+
+
+def test_a_stamp_is_of_its_result_alone(project: Path) -> None:
+    """A result that was put in the place of another is not covered by its stamp; a new one is."""
+    file = project / "audits" / "training.json"
+    first = read_stamp(file)
+    em.audit(SPARED, 3.0, delta=1e-5, seed=1).save(file)
+    assert read_stamp(file) is None
+    assert checked(project) == ("age", 4)
+    again = write_stamp(str(file))
+    assert first is not None
+    assert again.result != first.result
+    assert checked(project) == ("verdict", 0)
+    file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))  # as git does on Windows
+    assert checked(project) == ("verdict", 0)
+
+
+def test_code_that_git_does_not_know_is_not_the_same_code(project: Path) -> None:
+    """A misspelt file in a policy would have compared nothing, and passed."""
+    policy = project / "privacy-policy.toml"
+    policy.write_text(POLICY.replace('["train.py"]', '["train.py", "trian.py"]'), "utf-8")
+    assert checked(project) == ("code", 4)
 
 
 def test_who_ran_it_is_named_on_request(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from epsilometer.report.build import build
 
 
 def meaning_of(audit: Audit) -> tuple[str, ...]:
-    """The sentences under "What it means, and what not"."""
+    """The sentences under "What it means, and what it does not mean"."""
     blocks = [*build(audit).blocks]
     while blocks:
         block = blocks.pop(0)

@@ -123,7 +123,7 @@ def test_a_posterior_is_explained_by_its_forms() -> None:
     text = " ".join(str(explain(a_posterior())).split())
     for form in FORMS:
         assert f"{form.form}: ε ≥ " in text
-    assert "3 forms share 1 − 0.95" in text
+    assert "3 formats share 1 − 0.95" in text
 
 
 @pytest.mark.parametrize("name", ["attack", *AUDITS])
@@ -131,7 +131,7 @@ def test_an_audit_that_was_read_is_explained_the_same(name: str) -> None:
     audit = an_attack() if name == "attack" else AUDITS[name]
     assert str(explain(from_json(audit.to_json()))) == str(explain(audit))
     assert "<details" in page(audit)
-    assert "how this number came about" in page(audit)
+    assert "how this number was computed" in page(audit)
 
 
 @pytest.mark.parametrize("make", [shuffled, lambda: an_estimate(5.0, method="PLD")])

@@ -112,15 +112,15 @@ def test_all_bounds_are_listed() -> None:
     by = "1,234 + 567 | RankGrid(ratio=4) |"
     assert f"| clopper\\_pearson | ≥ 2.0000 | 1e-05 | 0.95 one-sided | {by}" in lines
     assert f"| jeffreys | ≥ 2.5000 | 1e-05 | none: not a valid bound | {by}" in lines
-    assert "The first decides, the others are for comparison." in lines
+    assert "The first bound of each view decides; the others are for comparison." in lines
     assert "1 of 8 units failed" in text
     assert text.count("<details>") == text.count("</details>") == 5
 
 
 def test_views_are_one_table() -> None:
     text = as_markdown(full_views())
-    assert "| scores.csv | refuted | ≥ 2.00 | – | 5.00 |" in text
-    assert "| the model | cannot judge | ≥ 0.50 | – | 5.00 |" in text  # units failed
+    assert "| scores.csv | refuted | ≥ 2.00 | 5.00 |" in text
+    assert "| the model | cannot judge | ≥ 0.50 | 5.00 |" in text  # units failed
     assert "hold together with 0.95 confidence" in text
 
 

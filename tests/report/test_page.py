@@ -32,7 +32,7 @@ from tests.examples import (
     several_views,
     some_evidence,
 )
-from tests.report.hostile import PAYLOADS, full_audit, full_views, poisoned
+from tests.report.hostile import PAYLOADS, full_audit, full_view, full_views, poisoned
 from tests.report.skeleton import Skeleton
 
 FULL: dict[str, Audit] = {
@@ -95,7 +95,7 @@ def test_the_page_holds_the_audit(kind: str) -> None:
     (held,) = Skeleton(text).scripts["audit"]
     assert json.loads(held) == json.loads(EVERY[kind].to_json())
     assert from_json(held) == EVERY[kind]
-    assert "cut to what" not in text
+    assert "shortened to" not in text
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -208,8 +208,8 @@ def test_what_is_shown_follows_from_what_was_found(parts: tuple[str, tuple[str, 
 def test_the_scale_says_what_is_ruled_out() -> None:
     text = Skeleton(page(an_audit())).text
     assert "ruled out" in text
-    assert "true ε in here" not in text  # no room: the interval is short here
-    assert "true ε in here" in Skeleton(page(an_audit(bound=a_bound(epsilon=0.4)))).text
+    assert "true ε is here" not in text  # no room: the interval is short here
+    assert "true ε is here" in Skeleton(page(an_audit(bound=a_bound(epsilon=0.4)))).text
 
 
 def test_everything_needed_to_do_it_again_is_there() -> None:
@@ -242,6 +242,18 @@ def test_views_share_scale_figures_and_threat_model() -> None:
         assert text.count(once) == 1
     for tone, verdict in (("bad", "refuted"), ("unclear", "cannot judge")):
         assert re.search(rf'row-name">.*?tone-{tone}".*?{verdict}</span>', text, re.DOTALL)
+
+
+def test_where_adversaries_differ_each_is_said_with_its_view() -> None:
+    text = Skeleton(page(full_views())).text
+    assert "What the adversary sees: the model" in text
+    assert text.count("How often it tried") == 1
+
+
+def test_a_method_without_a_word_has_no_card() -> None:
+    """As those that read one run's updates, whose words are beside them."""
+    view = full_view(bound=a_bound(method="cosines", design="unstated"), also=())
+    assert "guarantees and assumes" not in page(several_views(view, view))
 
 
 SENTENCES = {
@@ -301,7 +313,7 @@ def test_an_invalid_bound_is_marked_wherever_it_is() -> None:
     text = Skeleton(page(an_audit(bound=a_bound(valid=False)))).text
     assert "cannot judge" in text
     assert text.count("not a valid bound") >= 3  # the sentence, the scale, the method
-    for strong in ("the attack proves", "one-sided", "of audits", "ruled out", "true ε in here"):
+    for strong in ("the attack proves", "one-sided", "of audits", "ruled out", "true ε is here"):
         assert strong not in text
 
 
@@ -320,7 +332,7 @@ def test_a_million_records_fit() -> None:
     kept = from_json(Skeleton(text).scripts["audit"][0])
     assert kept.find(RecordRisk)[0].risk == 999.0
     assert re.search(r"The [\d,]+ riskiest of 1,000,000 records", Skeleton(text).text)
-    assert "cut to what a page can hold" in Skeleton(text).text
+    assert "shortened to the riskiest records" in Skeleton(text).text
 
 
 def test_five_thousand_short_records_are_all_kept() -> None:
@@ -328,7 +340,7 @@ def test_five_thousand_short_records_are_all_kept() -> None:
     text = page(full_audit(more=records))
     kept = from_json(Skeleton(text).scripts["audit"][0]).find(RecordRisk)
     assert {r.rank for r in kept} == set(range(1, 5001))
-    assert "the other 1,000 stand in the audit's JSON file alone" in Skeleton(text).text
+    assert "the other 1,000 are only in the audit's JSON file" in Skeleton(text).text
 
 
 def test_huge_texts_fit() -> None:

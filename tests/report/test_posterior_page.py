@@ -80,7 +80,7 @@ def test_forms_are_shown_finest_first_whatever_they_prove() -> None:
     refuted = a_form("label")
     audit = a_posterior(forms=(a_form("samples", view=SPARED.view), refuted))
     assert [form.form for form in audit.find(FormFinding)] == ["label", "samples"]  # gravest first
-    table = next(table for table in list_tables(audit) if table.title.startswith("Forms"))
+    table = next(table for table in list_tables(audit) if table.title.startswith("Output formats"))
     assert [row[0] for row in table.rows] == ["samples", "label"]
     assert next(draw_findings(audit)).x.names == ("samples", "label")
 
@@ -97,7 +97,7 @@ def test_the_page_names_forms_bounds_worth_theory_and_differences() -> None:
         "1 with the record, 2 without it",
         "samples than label",
         "+0.200 to +0.600",
-        "no bound",
+        "not a bound",
     ):
         assert part in words, part
     assert len(page(a_posterior()).encode()) < LARGEST
@@ -110,7 +110,7 @@ def test_nothing_is_said_of_utility_that_was_not_measured() -> None:
     audit = a_posterior(
         forms=forms, sweeps=points, runs=posterior_runs(tested=0), plan=a_plan(forms, pareto=())
     )
-    assert "What each form is worth" not in Skeleton(page(audit)).text
+    assert "Utility of each format" not in Skeleton(page(audit)).text
     keys = {figure.key for figure in draw_findings(audit)}
     assert keys == {"forms", "advantage", "samples", "units"}
     assert "log loss" not in terminal(audit)
@@ -142,8 +142,8 @@ def test_infinite_estimates_are_drawn_within_their_frame() -> None:
 
 def test_what_it_means_is_said_of_paper_and_plan() -> None:
     said = " ".join(meaning_of(a_posterior()))
-    assert "no bound" in said
-    assert "no proof of privacy" in said
+    assert "not a bound" in said
+    assert "not proved private" in said
 
 
 def test_forms_without_a_plan_are_shown_too() -> None:

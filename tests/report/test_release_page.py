@@ -75,7 +75,7 @@ def test_the_same_audit_gives_the_same_bytes_and_fits() -> None:
     records = (a_record(note="x" * 5000),) * 1000
     text = page(a_release(findings=(*RELEASE_FINDINGS, *records)))
     assert len(text.encode()) <= LARGEST
-    assert "cut to what a page can hold" in text
+    assert "shortened to the riskiest records" in text
 
 
 def test_empty_parts_leave_no_trace() -> None:

@@ -33,12 +33,12 @@ def test_the_threat_model_is_said() -> None:
     bound = a_bound(adversary="sees the model", adjacency="replace")
     said = _threat(bound, claim)
     assert said["What the adversary sees"] == "sees the model"
-    assert "another record stands in its place" in said["The two datasets it tells apart"]
+    assert "a different record in its place" in said["The two datasets it tells apart"]
     assert said["How often it tried"] == "1,234 observations with the record, 567 without it."
     assert said["What was claimed"] == (
         "ε = 1 at δ = 1e-05, for one record replaced, computed by PLD."
     )
-    assert "Beware" not in said
+    assert "Caution" not in said
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_what_is_not_stated_is_said_to_be() -> None:
 def test_a_bound_for_other_neighbours_is_pointed_out() -> None:
     claim = a_claim(1.0, adjacency="add_remove")
     said = _threat(a_bound(adjacency="replace"), claim)
-    assert "one record added or removed" in said["Beware"]
-    assert "one record replaced" in said["Beware"]
+    assert "one record added or removed" in said["Caution"]
+    assert "one record replaced" in said["Caution"]
 
 
 @pytest.mark.parametrize(

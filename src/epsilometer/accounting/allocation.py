@@ -65,7 +65,7 @@ def allocation_epsilon(
     Args:
         noise_multiplier: Standard deviation of the noise in units of the clipping norm.
         steps: Batches per epoch.
-        epochs: How often all records are gone through.
+        epochs: Number of passes over all records.
         delta: δ.
 
     Example:

@@ -57,7 +57,7 @@ def clones_epsilon(*, noise_multiplier: float, steps: int, epochs: int = 1, delt
     Args:
         noise_multiplier: Standard deviation of the noise in units of the clipping norm.
         steps: Batches per epoch; the last one is full.
-        epochs: How often all records are gone through.
+        epochs: Number of passes over all records.
         delta: δ.
 
     Example:

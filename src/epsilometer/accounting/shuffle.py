@@ -59,7 +59,7 @@ def shuffle_epsilon(
     Args:
         noise_multiplier: Standard deviation of the noise in units of the clipping norm.
         steps: Batches an epoch.
-        epochs: How often all records are gone through.
+        epochs: Number of passes over all records.
         delta: δ.
         sampler: ``Shuffle`` by default; also ``BallsInBins``, ``PartialShuffle``,
             ``BatchThenShuffle`` and ``Sequential``.

@@ -80,7 +80,7 @@ def shuffle_upper(
     Args:
         noise_multiplier: Standard deviation of the noise in units of the clipping norm.
         steps: Batches per epoch.
-        epochs: How often all records are gone through.
+        epochs: Number of passes over all records.
         delta: δ.
         sampler: ``Shuffle`` by default.
         batch_size: Needed by samplers whose law depends on it, and by ``FixedSize``.
@@ -142,7 +142,7 @@ def sufficient_noise(
         epsilon: The claimed ε.
         delta: δ.
         steps: Batches per epoch.
-        epochs: How often all records are gone through.
+        epochs: Number of passes over all records.
         sampler: ``Shuffle`` by default.
         batch_size: As of ``shuffle_upper``.
         near: Where the search begins; it changes how long it takes, and the result by 3e-4 of it.

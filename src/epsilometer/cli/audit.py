@@ -41,8 +41,8 @@ from epsilometer.stats.estimators import REGISTRY
 def audit(file: Path, data: Path | None, options: Options) -> None:
     """Run the audit that FILE describes, or repeat one.
 
-    FILE is .toml with one section per subject, or the .json of an audit. The same bytes come out
-    of a second run. Data supplied from Python must be supplied from there again.
+    FILE is a .toml file with one section per subject, or the .json of an audit. Repeating an audit
+    gives the same bytes. Data supplied from Python must be supplied from Python again.
 
     Exit code 1 if it refutes the claim, 4 if it cannot judge it.
 
@@ -58,25 +58,25 @@ def audit(file: Path, data: Path | None, options: Options) -> None:
     {
         "design": "State the design: runs, coins, fixed or paired.",
         "inclusion": "Set the probability that a canary is in.",
-        "method": "Bound by this method; see epsilometer methods.",
+        "method": "Compute the bound by this method; see epsilometer methods.",
         "rule": "Choose thresholds by this rule.",
-        "also": "Show the bounds of these methods beside it.",
+        "also": "Also show the bounds of these methods.",
         "title": "Name what was attacked.",
-        "adversary": "Describe who sees what.",
+        "adversary": "Describe what the adversary sees.",
     },
     into="settings",
     special={"rule": RULE, "method": Suggested(*REGISTRY), "design": Suggested(*get_args(Design))},
-    defaults={"rule": "rank-grid"},
+    defaults={"rule": "that of the method"},
 )
 @audit_options(config=True)
 def estimate(file: Path | None, settings: dict[str, Any], options: Options) -> None:
     """Compute a lower bound on ε from attack scores in FILE.
 
     FILE is .csv, .parquet or .npz with columns score and member (1 inside, 0 outside), or inside
-    and outside. Higher scores must mean "was in". Scores are of independent runs unless
-    --design, or a column design, says that they are canaries of one run.
+    and outside. A higher score must mean "was in". Scores are taken to come from independent runs
+    unless --design, or a column design, says that they belong to canaries of one run.
 
-    Exit code 1 if the claim is refuted, 4 if so few scores cannot judge it.
+    Exit code 1 if the claim is refuted, 4 if there are too few scores to judge it.
 
     Example: epsilometer estimate scores.csv --delta 1e-5 --claim 3
     """
@@ -91,7 +91,7 @@ def estimate(file: Path | None, settings: dict[str, Any], options: Options) -> N
 
 @click.command()
 def methods() -> None:
-    """List the methods: what each guarantees, assumes and cites.
+    """List the methods with their guarantees, assumptions and references.
 
     Example: epsilometer methods
     """

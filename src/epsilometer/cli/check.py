@@ -40,7 +40,7 @@ from epsilometer.errors import InvalidArgument
     type=click.Choice(["text", "json", "github", "junit"]),
     default="text",
     show_default=True,
-    help="Print for people, programs, GitHub Actions or JUnit.",
+    help="Choose the output format.",
 )
 @click.option("--verify", is_flag=True, help="Recompute the result from the units of its run.")
 @click.option(
@@ -61,16 +61,16 @@ def check(
     data: Path | None,
     explain: bool,
 ) -> None:
-    """Fail if a saved RESULT refutes its claim, for CI.
+    """Fail a CI job if a saved RESULT refutes its claim.
 
-    RESULT is a JSON file or the directory of a run. Its own claim is judged, or that of --claim
-    with --delta. KEY is a file or begins with RW; the signature is RESULT.minisig.
+    RESULT is a JSON file or a run directory. The claim that it carries is judged, or the one given
+    by --claim and --delta. KEY is a file or begins with RW; the signature is RESULT.minisig.
 
-    Exit code 1 if the claim is refuted, or a classifier is not to be released; 4 if RESULT cannot
-    judge it (beyond reach, not valid, failed units, a bound at a smaller δ), never a pass.
+    Exit code 1 if the claim is refuted or a model must not be released; 4, never 0, if RESULT
+    cannot judge it (beyond reach, not valid, failed units, a bound at a smaller δ).
 
-    With --policy every audit that the file requires is checked: 1 if one is refuted, 4 if one is
-    missing, too old, or of other code.
+    With --policy, every audit that the file requires is checked. Exit code 1 if one is refuted, 4
+    if one is missing, too old, or of other code.
 
     Example: epsilometer check audit.json --claim 3 --delta 1e-5
     """
@@ -110,10 +110,10 @@ def check(
 @trust_option
 @data_option()
 def verify(directory: Path, trust: bool, data: Path | None) -> None:
-    """Recompute the result of RUN from its units, and compare.
+    """Recompute the result of RUN from its units and compare it.
 
     Computes no unit and writes nothing. A run whose data were supplied from Python is verified
-    from there, by epsilometer.verification.verify.
+    in Python, by epsilometer.verification.verify.
 
     Exit code 2 if the result, the plan or a unit was changed or is missing.
 

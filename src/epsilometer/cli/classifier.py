@@ -23,7 +23,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import MODELS, TableModel
 
 _LIMITS: Limits = {
-    "pdtp_limit": (PdtpAtMost, "limit", "Allow records this PDTP at most."),
+    "pdtp_limit": (PdtpAtMost, "limit", "Set the largest PDTP allowed for a record."),
     "share": (PdtpAtMost, "share", "Allow this fraction of records above --pdtp-limit."),
     **ATTACK_LIMITS,
 }
@@ -41,8 +41,8 @@ _LIMITS: Limits = {
         "encoding": "Set the text encoding, if detection fails.",
         "delimiter": "Set the delimiter of cells, if detection fails.",
         "decimal": "Set the decimal point or comma of numbers.",
-        "query": "Ask a database this; it is written into the result.",
-        "rows": "Audit a model of N records drawn by chance.",
+        "query": "Run this SQL query; the result file records it.",
+        "rows": "Audit a model trained on N randomly drawn records.",
     },
     into="source",
     special={"model": Suggested(*MODELS)},
@@ -51,20 +51,20 @@ _LIMITS: Limits = {
 @field_options(
     Classifier,
     {
-        "published_as": "Publish the model file, an API, or labels alone: required.",
-        "model_file": "Search this file of the model too; it is never loaded.",
+        "published_as": "State what is published: model file, API, or labels only (required).",
+        "model_file": "Also search this model file; it is never loaded.",
         "attacks": "Run these attacks, separated by commas; all or none.",
         "shadows": "Set the number of shadow models.",
         "threats": "Measure attribute:COLUMN, range, structure or usage; separated by commas.",
-        "precision": "Attack more models until limits are this close.",
-        "skip_trend": "Attack no smaller models, which show the trend with size.",
+        "precision": "Attack more models until confidence limits are this close.",
+        "skip_trend": "Skip the attacks on smaller models that show the trend with size.",
         "records": "Leave out these records: all, sample:500 or screen:500.",
         "preprocessing": "Refit scaling without each record, or hold it fixed.",
-        "patience": "Limit refits to N seconds.",
+        "patience": "Limit the time for refits to N seconds.",
         "decimals": "Round the probabilities of an API to N decimals.",
         "remedies": "Try at most N remedies that train new models.",
-        "removal": "Plan the removal of records in N steps.",
-        "variation": "Train N models with other seeds.",
+        "removal": "Plan the removal of records in at most N steps.",
+        "variation": "Train N models with different seeds to measure variation.",
         "show_records": "Write row numbers of the riskiest records.",
     },
     into="settings",
@@ -84,17 +84,17 @@ def classifier(
 ) -> None:
     """Judge whether a classifier trained on TABLE may be published.
 
-    TABLE is .csv, .tsv, .xlsx, .parquet or .arrow, with a line of names; cells may be empty. Or it
+    TABLE is a .csv, .tsv, .xlsx, .parquet or .arrow file with a header; cells may be empty. Or it
     is the URL of a database without a password, such as sqlite:///people.db.
 
-    Nothing of what is in a record is written: records are named by their rank of risk, and with
-    --show-records by their row. records.csv in the run's directory maps ranks to rows. A model as
-    module:factory is imported from this folder, and called without arguments.
+    No content of a record is written: records are named by their rank of risk, and with
+    --show-records by their row. records.csv in the run directory maps ranks to rows. A model given
+    as module:factory is imported from this folder and called without arguments.
 
     Exit code 1 if it should not be released, 4 if that is unclear.
 
-    --published-as says what others are given: the model file, which is searched for records; an
-    API that shows probabilities; or predicted labels alone.
+    --published-as states what others receive: the model file, which is searched for records; an API
+    that shows probabilities; or predicted labels only.
 
     Example: epsilometer classifier people.csv --label income --published-as file
     """

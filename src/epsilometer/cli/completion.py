@@ -13,14 +13,14 @@ _VARIABLE = "_EPSILOMETER_COMPLETE"  # by which click recognises a shell that as
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that makes a SHELL complete commands.
+    """Print the completion script for a SHELL.
 
     \b
     bash  in ~/.bashrc:  eval "$(epsilometer completion bash)"
     zsh   in ~/.zshrc:   eval "$(epsilometer completion zsh)"
     fish  once:  epsilometer completion fish > ~/.config/fish/completions/epsilometer.fish
 
-    bash must be 4.4 or newer; that of macOS is not.
+    Needs bash 4.4 or newer; the one that macOS ships is older.
 
     Example: epsilometer completion bash
     """

@@ -25,15 +25,15 @@ from epsilometer.core.settings import from_settings
 
 @click.command()
 @field_options(
-    Demo, {"runs": "Set the number of runs with the record, and without it."}, into="settings"
+    Demo, {"runs": "Set the number of runs with the record, and as many without."}, into="settings"
 )
 @seed_option
 @audit_options(asks=False, units=True, home="epsilometer-demo")
 def demo(settings: dict[str, Any], options: Options) -> None:
-    """Audit DP training on real data, right and with a mistake.
+    """Audit correct and faulty DP training on real data.
 
     Trains softmax regression on handwritten digits thousands of times, with a mislabelled image and
-    without it, and attacks every run. The exit code is 0 although the claim is refuted.
+    without it, and attacks every run. The exit code is 0 even though the claim is refuted.
 
     Example: epsilometer demo --runs 500 --out demo-run
     """
@@ -48,15 +48,15 @@ def demo(settings: dict[str, Any], options: Options) -> None:
     type=click.IntRange(min=1),
     default=RUNS,
     show_default=True,
-    help="Set the runs per mechanism, with and without the record.",
+    help="Set the number of runs per mechanism, with and without the record.",
 )
 @seed_option
 @json_option
 @explain_option
 def selfcheck(runs: int, seed: int | None, as_json: bool, explain: bool) -> None:
-    """Check the auditor: broken mechanisms refuted, sound ones spared.
+    """Check that the auditor refutes broken mechanisms and no sound one.
 
-    Exit code 1 if it erred on any of them.
+    Exit code 1 if any verdict is wrong.
 
     Example: epsilometer selfcheck
     """

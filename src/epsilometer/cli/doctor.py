@@ -125,7 +125,7 @@ class Check:
 @click.option("--address", help="Reach the Dask scheduler at tcp://host:8786.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(address: str | None, as_json: bool) -> None:
-    """Check what is installed and works here.
+    """Check what is installed and whether it works.
 
     Imports every package in a process of its own, computes a bound, and has two workers run a
     unit each. Exit code 0 if epsilometer works, whatever extras are missing; 3 if it does not; 2

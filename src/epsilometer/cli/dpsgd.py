@@ -33,7 +33,7 @@ from epsilometer.cli.options import (
 @field_options(
     DPSGD,
     {
-        "runs": "Set the number of runs with the record, and without it.",
+        "runs": "Set the number of runs with the record, and as many without.",
         "batch_size": "Set the batch size; the expected one where it varies.",
         "learning_rate": "Set the learning rate.",
         "noise_multiplier": "Set the noise multiplier; by default the claim decides.",
@@ -41,7 +41,7 @@ from epsilometer.cli.options import (
         "epochs": "Set the number of epochs.",
         "sampler": "Draw batches by this sampler.",
         "optimizer": "Train with this optimizer.",
-        "adversary": "Choose what the adversary inserts.",
+        "adversary": "Choose the adversary and its canary.",
         "adjacency": "Choose the neighbouring relation.",
         "views": "Judge these views of training, separated by commas.",
         "canaries": "Audit one more run with N canaries.",
@@ -53,12 +53,12 @@ from epsilometer.cli.options import (
 )
 @audit_options(config=True, until=True, units=True, home="epsilometer-dpsgd")
 def dpsgd(source: dict[str, Any], settings: dict[str, Any], options: Options) -> None:
-    """Attack DP-SGD trained thousands of times, with a canary and without.
+    """Attack thousands of DP-SGD runs, with and without a canary.
 
     Without --config and --file the bundled example is audited: an MLP on handwritten digits in
     shuffled batches, for which ε = 1 is claimed.
 
-    Exit code 1 if the claim is refuted, 4 if so few runs cannot judge it.
+    Exit code 1 if the claim is refuted, 4 if there are too few runs to judge it.
 
     Example: epsilometer dpsgd --runs 100 --out dpsgd-run
     """

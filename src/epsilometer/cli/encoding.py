@@ -28,6 +28,17 @@ def spell(text: str) -> str:
     return "".join(letter if letter.isascii() else _SPELLED.get(letter, "?") for letter in text)
 
 
+def spell_for(text: str, encoding: str) -> str:
+    """Return text in which what an encoding lacks is spelled out, before it is laid out.
+
+    Example:
+        >>> spell_for("ε ≥ 3 – “ok”", "cp1252"), spell_for("ε ≥ 3", "utf-8")
+        ('eps >= 3 – “ok”', 'ε ≥ 3')
+    """
+    codecs.register_error(HANDLER, _handle)
+    return text.encode(encoding, HANDLER).decode(encoding)
+
+
 def _handle(error: UnicodeError) -> tuple[str | bytes, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error

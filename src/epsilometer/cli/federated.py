@@ -35,8 +35,8 @@ _NONE = "–"
         "noise": "Choose independent, tree or matrix noise.",
         "clip": "Clip updates to this norm.",
         "canaries": "Set the number of canaries.",
-        "repetitions": "Set the rounds of each canary: 1,2,4 or clients.",
-        "family": "Choose fast canaries, or those of the paper.",
+        "repetitions": "Set how many rounds each canary joins: 1,2,4 or clients.",
+        "family": "Choose fast canaries, or random ones as in the paper.",
         "device": "Train on cpu or cuda.",
     },
     into="settings",
@@ -56,13 +56,13 @@ def federated(
     settings: dict[str, Any],
     options: Options,
 ) -> None:
-    """Attack one DP-FedAvg training by canaries among its clients.
+    """Attack one DP-FedAvg run with canaries among its clients.
 
     Tasks are handwritten digits split at random, MNIST by writer (a CNN), and Shakespeare by role
     (an LSTM for the next character). The last two are read from --data, the folder of mnist.npz
     and shakespeare_roles.json.gz, or from the folder that EPSILOMETER_DATA names.
 
-    Without --claim nothing is judged; the ε of accounting is shown beside what was measured. Exit
+    Without --claim nothing is judged; the accounted ε is shown beside the measured one. Exit
     code 1 if the claim is refuted, 4 if it cannot be judged.
 
     Example: epsilometer federated --rounds 10 --canaries 300 --repetitions 1,2 --out federated-run

@@ -14,8 +14,8 @@ from epsilometer.cli.options import Decorator, option
 # Option → the rule and its field that it sets, and its help.
 Limits: TypeAlias = Mapping[str, tuple[type[ReleaseRule], str, str]]
 ATTACK_LIMITS: Limits = {
-    "advantage_limit": (AdvantageAtMost, "limit", "Allow attacks this TPR − FPR."),
-    "caught_limit": (CaughtAtMost, "limit", "Allow attacks this TPR at 1 % FPR."),
+    "advantage_limit": (AdvantageAtMost, "limit", "Set the largest TPR − FPR allowed for attacks."),
+    "caught_limit": (CaughtAtMost, "limit", "Set the largest TPR allowed for attacks at 1 % FPR."),
 }
 
 

@@ -36,22 +36,25 @@ _FORMS: MappingProxyType[str, Callable[[Report], str]] = MappingProxyType(
     type=click.Choice(list(_FORMS)),
     default="text",
     show_default=True,
-    help="Print for people, programs, GitHub Actions, JUnit or code scanning.",
+    help="Choose the output format.",
 )
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these out; may be repeated.")
+@click.option(
+    "--exclude", multiple=True, metavar="GLOB", help="Exclude matching files; may be repeated."
+)
 @click.option("--strict", is_flag=True, help="Exit with 4 where nothing could be checked.")
-@click.option("--no-cache", is_flag=True, help="Check everything again.")
+@click.option("--no-cache", is_flag=True, help="Ignore cached results and check every file again.")
 def lint(
     paths: tuple[Path, ...], form: str, exclude: tuple[str, ...], *, strict: bool, no_cache: bool
 ) -> None:
-    """Check training code for what its accountant does not assume.
+    """Find training code that breaks its accountant's assumptions.
 
-    PATH is a Python file, a notebook or a folder of them; all are checked as one project. Nothing
-    is imported or run. A comment # epsilometer: ignore[SHUF001] reason keeps a rule from its line.
+    PATH is a Python file, a notebook, or a folder of them; all are checked as one project. Nothing
+    is imported or run. The comment # epsilometer: ignore[SHUF001] reason disables a rule on its
+    line.
 
-    Exit code 1 if it finds something. A file that cannot be read or parsed is named in the report;
-    if nothing else is found the exit code is then 2, never a pass. With --strict it is 4 where no
-    known DP library, or no sampler, was found.
+    Exit code 1 if something is found. Files that cannot be read or parsed are named in the report;
+    if nothing else is found, the exit code is then 2, never 0. With --strict it is 4 where no known
+    DP library, or no sampler, is found.
 
     Example: epsilometer lint train.py
     """

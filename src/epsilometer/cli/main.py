@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 from click.shell_completion import CompletionItem
@@ -23,52 +23,53 @@ HEADINGS: dict[str, dict[str, str]] = {
     "Audit": {
         "estimate": "Compute a lower bound on ε from attack scores in FILE.",
         "shuffle": "Compute the ε of shuffled DP-SGD accounted as Poisson-sampled.",
-        "dpsgd": "Attack DP-SGD trained thousands of times, with a canary and without.",
-        "federated": "Attack one DP-FedAvg training by canaries among its clients.",
+        "dpsgd": "Attack thousands of DP-SGD runs, with and without a canary.",
+        "federated": "Attack one DP-FedAvg run with canaries among its clients.",
         "classifier": "Judge whether a classifier trained on TABLE may be published.",
         "regressor": "Judge whether a regressor trained on TABLE may be published.",
-        "posterior": "Choose the form in which uncertain predictions may be published.",
+        "posterior": "Choose the format in which uncertain predictions may be published.",
         "audit": "Run the audit that FILE describes, or repeat one.",
     },
     "Judge and report": {
-        "check": "Fail if a saved RESULT refutes its claim, for CI.",
-        "lint": "Check training code for what its accountant does not assume.",
-        "report": "Make the report of RUN, a run's directory or an audit.",
+        "check": "Fail a CI job if a saved RESULT refutes its claim.",
+        "lint": "Find training code that breaks its accountant's assumptions.",
+        "report": "Write the report of RUN, a run directory or a saved audit.",
     },
     "Runs": {
-        "runs": "List, resume, verify, compare and follow runs and their results.",
-        "ui": "Watch the runs in FOLDER live, in a browser.",
+        "runs": "List, resume, verify and compare runs and their results.",
+        "ui": "Watch the runs in FOLDER live in a browser.",
     },
     "Other": {
-        "demo": "Audit DP training on real data, right and with a mistake.",
-        "reproduce": "Measure what a paper published, beside its numbers.",
-        "doctor": "Check what is installed and works here.",
-        "methods": "List the methods: what each guarantees, assumes and cites.",
-        "selfcheck": "Check the auditor: broken mechanisms refuted, sound ones spared.",
-        "zoo": "Count the wrong programs found and the right ones spared.",
-        "completion": "Print the script that makes a SHELL complete commands.",
+        "demo": "Audit correct and faulty DP training on real data.",
+        "reproduce": "Reproduce a paper's results and compare them with its numbers.",
+        "doctor": "Check what is installed and whether it works.",
+        "methods": "List the methods with their guarantees, assumptions and references.",
+        "selfcheck": "Check that the auditor refutes broken mechanisms and no sound one.",
+        "zoo": "Run the checks on known wrong and right programs.",
+        "completion": "Print the completion script for a SHELL.",
     },
 }
 COMMANDS = {name: text for commands in HEADINGS.values() for name, text in commands.items()}
 # What somebody has, and what to type then. Every one of them is a call that parses.
 STARTS = (
-    ("scores of an attack, in a file", "epsilometer estimate scores.csv --delta 1e-5"),
+    ("attack scores in a file", "epsilometer estimate scores.csv --delta 1e-5"),
     ("DP-SGD that shuffles", "epsilometer shuffle --noise-multiplier 1 --steps 100 --claim 3"),
-    ("settings of DP-SGD, and records", "epsilometer dpsgd --config audit.toml"),
+    ("DP-SGD settings and records", "epsilometer dpsgd --config audit.toml"),
     ("federated training", "epsilometer federated --rounds 50 --cohort 100"),
     (
         "a classifier without DP",
         "epsilometer classifier t.csv --label y --published-as file",
     ),
     ("predictions with uncertainty", "epsilometer posterior --config audit.toml"),
-    ("an audit, and a CI job", "epsilometer check audit.json --claim 3 --delta 1e-5"),
+    ("a saved audit and a CI job", "epsilometer check audit.json --claim 3 --delta 1e-5"),
 )
 FIRST = "epsilometer demo"
 _HELP = (
-    ("what is installed, and works", "epsilometer doctor"),
-    ("all commands; one of them", "epsilometer --help; epsilometer estimate --help"),
-    ("how a number came about", "--explain, with any of them"),
+    ("what is installed and works", "epsilometer doctor"),
+    ("all commands; one command", "epsilometer --help; epsilometer estimate --help"),
+    ("how a number was computed", "--explain, with any command"),
 )
+_PIPE_CLOSED = 141  # what shells report of a program that SIGPIPE ended
 _WORKERS = "PYTHONWARNINGS"  # variable of the environment that workers inherit
 _MODULES = {
     "estimate": "audit",
@@ -121,7 +122,10 @@ class _Commands(click.Group):
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Prepare the streams before anything is printed, help too."""
         spell_out()
-        return super().make_context(*args, **extra)
+        try:
+            return super().make_context(*args, **extra)
+        except BrokenPipeError:
+            _leave_pipe()
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -137,9 +141,17 @@ class _Commands(click.Group):
             raise
         except (KeyboardInterrupt, click.Abort) as error:
             raise SystemExit(130) from error
+        except BrokenPipeError:
+            _leave_pipe()
         except Exception as error:  # a fault of ours must not read as a verdict either
             say(_word_fault(error), err=True)
             raise SystemExit(3) from error
+
+
+def _leave_pipe() -> NoReturn:
+    """Exit where nobody reads on, as in `… | head`: that is no fault, and no verdict either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is flushed at the end
+    raise SystemExit(_PIPE_CLOSED)
 
 
 @contextmanager
@@ -206,7 +218,7 @@ def _suggest(name: str) -> str:
 @click.version_option(__version__, prog_name="epsilometer")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Measure how private machine learning really is.
+    """Audit differential-privacy claims about machine learning.
 
     \b
     Exit codes:
@@ -226,15 +238,17 @@ def show_start() -> None:
 
     show(
         Text.assemble(
-            (f"epsilometer {__version__}", "bold"), ": how private is your training run, really?"
+            (f"epsilometer {__version__}", "bold"), ": is the privacy that you claim true?"
         ),
-        "It attacks a training run, turns the attack's success into an ε with a confidence that\n"
-        "holds, and says whether the privacy that was claimed can be true.",
+        "It attacks a training run, turns the attack's success into a lower bound on ε at a\n"
+        "stated confidence, and says whether the claimed ε can be true.",
         "",
         _make_start_table("You have", "Type", STARTS),
         "",
         Text.assemble(
-            "Try first: ", (FIRST, "bold cyan"), "  (trains a model, attacks it, writes a report)"
+            "Try first: ",
+            (FIRST, "bold cyan"),
+            "  (trains a model, attacks it, writes a report)",
         ),
         "",
         _make_start_table("You want to know", "Type", _HELP),

@@ -50,7 +50,7 @@ class Options:
         html: File of a further page.
         quiet: Print the verdict line only.
         verbose: Print bounds, evidence and threat model too.
-        explain: Print how the result came about.
+        explain: Print how the result was computed.
     """
 
     config: Path | None = None
@@ -205,7 +205,7 @@ html_option = option(
     callback=_check_writable,
     help="Write the report to this file.",
 )
-explain_option = option("--explain", is_flag=True, help="Explain how each number came about.")
+explain_option = option("--explain", is_flag=True, help="Explain how each number was computed.")
 quiet_option = option("-q", "--quiet", is_flag=True, help="Print only the verdict line.")
 verbose_option = option(
     "-v", "--verbose", is_flag=True, help="Print bounds, evidence and threat model too."
@@ -220,19 +220,21 @@ confidence_option = option(
     "--confidence",
     type=float,
     show_default="0.95",
-    help="Hold all bounds together with this confidence.",
+    help="Set the joint confidence of all bounds.",
 )
 policy_option = option(
     "--policy",
     type=click.Path(path_type=Path),
     metavar="FILE.toml",
-    help="Check results against this policy: privacy-policy.toml.",
+    help="Check results against this policy file.",
 )
 claim_option = option("--claim", type=float, metavar="EPS", help="Judge this claimed ε.")
 until_option = option(
     "--until", metavar="refuted|narrow:WIDTH", help="Stop early when this is reached."
 )
-trust_option = option("--trust", is_flag=True, help="Import the functions that the file names.")
+trust_option = option(
+    "--trust", is_flag=True, help="Import and run the Python functions named in the file."
+)
 device_option = option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
@@ -252,7 +254,7 @@ _engine_options = (
         "engine_name",
         type=click.Choice(tuple(ENGINES)),
         show_default="local",
-        help="Run units in processes, threads, this process, or Dask.",
+        help="Run units in processes, threads, this process, on GPUs or on Dask.",
     ),
     option(
         "--workers",
@@ -299,7 +301,7 @@ def out_option(home: str | None) -> Decorator:
         metavar="DIR",
         default=None if home is None else Path(home),
         show_default=home is not None,
-        help="Keep the run, its result and report here.",
+        help="Write the run, its result and its report here.",
     )
 
 

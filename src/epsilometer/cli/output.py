@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from epsilometer.cli.encoding import spell_for
 from epsilometer.core.printing import one_line, printable
 from epsilometer.errors import SHOW_ERRORS, EpsilometerError, InvalidArgument, shows_errors
 
@@ -57,8 +58,14 @@ def show(*renderables: "RenderableType") -> None:
     screen = console.Console(
         width=wide, file=sys.stdout, markup=False, emoji=False, highlight=False
     )
+    # rich would exit with 1, which means refuted.
+    screen.on_broken_pipe = _end_pipe  # type: ignore[method-assign]
     for renderable in renderables:
         screen.print(renderable)
+
+
+def _end_pipe() -> None:
+    raise BrokenPipeError
 
 
 def make_table(
@@ -81,9 +88,9 @@ def make_table(
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=pad_edge)
     for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if right and place else "left")
+        table.add_column(_spell(column), justify="right" if right and place else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(_spell(cell) if isinstance(cell, str) else cell for cell in row))
     return table
 
 
@@ -91,11 +98,16 @@ def show_audit(audit: "Audit", *, verbose: bool, advice: str = "") -> None:
     """Print an audit for people: the verdict and what to do next; verbose: all of it."""
     from epsilometer.report.terminal import brief, summary
 
-    show(summary(audit) if verbose else brief(audit, advice=advice))
+    show(summary(audit, spell=_spell) if verbose else brief(audit, advice=advice, spell=_spell))
+
+
+def _spell(text: str) -> str:
+    """Return text as standard output can show it, so that what is laid out is what is shown."""
+    return spell_for(text, sys.stdout.encoding or "utf-8")
 
 
 def show_explanation(audit: "Audit", *, aside: bool = False) -> None:
-    """Print how an audit came about; aside: to standard error, where the audit itself is JSON."""
+    """Print how an audit was computed; aside: to standard error, where the audit itself is JSON."""
     from epsilometer.report.explaining import explain
 
     say(f"\n{explain(audit)}", err=aside)

@@ -48,11 +48,11 @@ from epsilometer.cli.sources import DropoutOnRecords
 @field_options(
     Posterior,
     {
-        "runs": "Set the number of runs with the record, and without it.",
+        "runs": "Set the number of runs with the record, and as many without.",
         "samples": "Set the number of predictions per model.",
-        "forms": "Judge these forms of publishing, finest first.",
-        "line": "Set the limit on the ε proved of any form.",
-        "advantage": "Allow an attack this TPR − FPR.",
+        "forms": "Judge these output formats, most detailed first.",
+        "line": "Set the largest ε that may be proved for a format.",
+        "advantage": "Set the largest TPR − FPR allowed for attacks.",
     },
     into="settings",
     special={"forms": Listed(click.STRING)},
@@ -62,13 +62,13 @@ from epsilometer.cli.sources import DropoutOnRecords
 def posterior(
     source: dict[str, Any], settings: dict[str, Any], options: Options, policy: Path | None
 ) -> None:
-    """Choose the form in which uncertain predictions may be published.
+    """Choose the format in which uncertain predictions may be published.
 
-    Networks with dropout are trained again and again, with a record and without it, and asked for
-    many predictions of it. Without --config and --file the bundled example is audited: a CNN on
+    Trains networks with dropout many times, with a record and without it, and asks each for many
+    predictions of that record. Without --config and --file the bundled example is audited: a CNN on
     handwritten digits.
 
-    Exit code 1 if the claim is refuted, 4 if so few runs cannot judge it.
+    Exit code 1 if the claim is refuted, 4 if there are too few runs to judge it.
 
     Example: epsilometer posterior --runs 8 --out posterior-run
     """

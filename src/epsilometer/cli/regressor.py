@@ -22,7 +22,11 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.sklearn import REGRESSORS, TableRegressor
 
 _LIMITS: Limits = {
-    "change_limit": (ChangeAtMost, "limit", "Allow predictions this change, in units."),
+    "change_limit": (
+        ChangeAtMost,
+        "limit",
+        "Set the largest change allowed for a prediction, in units.",
+    ),
     "share": (ChangeAtMost, "share", "Allow this fraction of records above --change-limit."),
     **ATTACK_LIMITS,
 }
@@ -40,8 +44,8 @@ _LIMITS: Limits = {
         "encoding": "Set the text encoding, if detection fails.",
         "delimiter": "Set the delimiter of cells, if detection fails.",
         "decimal": "Set the decimal point or comma of numbers.",
-        "query": "Ask a database this; it is written into the result.",
-        "rows": "Audit a model of N records drawn by chance.",
+        "query": "Run this SQL query; the result file records it.",
+        "rows": "Audit a model trained on N randomly drawn records.",
     },
     into="source",
     special={"model": Suggested(*REGRESSORS)},
@@ -50,15 +54,15 @@ _LIMITS: Limits = {
 @field_options(
     Regressor,
     {
-        "published_as": "Publish the model file, or an API: required.",
-        "model_file": "Search this file of the model too; it is never loaded.",
+        "published_as": "State what is published: model file or API (required).",
+        "model_file": "Also search this model file; it is never loaded.",
         "rounding": "Round the predictions of an API to multiples of this.",
-        "noise": "Add normal noise of this deviation to an API's answers.",
+        "noise": "Add normal noise with this standard deviation to an API's answers.",
         "attacks": "Run these attacks, separated by commas; all or none.",
         "shadows": "Set the number of shadow models.",
         "records": "Leave out only some records: sample:500.",
         "preprocessing": "Refit scaling without each record, or hold it fixed.",
-        "patience": "Limit refits to N seconds.",
+        "patience": "Limit the time for refits to N seconds.",
         "show_records": "Write row numbers of the riskiest records.",
     },
     into="settings",
@@ -78,9 +82,9 @@ def regressor(
 ) -> None:
     """Judge whether a regressor trained on TABLE may be published.
 
-    TABLE is as of epsilometer classifier; --label is a column of numbers. Changes of predictions
-    are counted in units of --noise, else of --rounding, else of the model's median error on
-    records outside training.
+    TABLE is read as by epsilometer classifier; --label is a column of numbers. Changes of
+    predictions are counted in units of --noise, else of --rounding, else of the model's median
+    error on records outside training.
 
     Exit code 1 if it should not be released, 4 if that is unclear.
 

@@ -50,10 +50,10 @@ def report(
     verbose: bool,
     figures: Path | None,
 ) -> None:
-    """Make the report of RUN, a run's directory or an audit.
+    """Write the report of RUN, a run directory or a saved audit.
 
-    Without options: a summary here, and a page in the directory or beside the file. The exit code
-    is 0 whatever the verdict; see epsilometer check.
+    Without options, prints a summary and writes a page into the directory or beside the file. The
+    exit code is 0 whatever the verdict; see epsilometer check.
 
     Example: epsilometer report demo-run --html demo.html
     """

@@ -192,20 +192,23 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 @click.command()
 @click.argument("name", required=False)
 @click.option(
-    "--quick/--full", "quick", default=True, help="Measure at small size, or as published."
+    "--quick/--full",
+    "quick",
+    default=True,
+    help="Run a quick, small version, or the published size.",
 )
-@click.option("--only", multiple=True, help="Measure this table or figure; may be repeated.")
+@click.option("--only", multiple=True, help="Reproduce only this table or figure; may be repeated.")
 @data_option(envvar="EPSILOMETER_DATA")
 @device_option
 @out_option("epsilometer-reproductions")
 def reproduce(
     name: str | None, quick: bool, only: tuple[str, ...], data: Path | None, device: str, out: Path
 ) -> None:
-    """Measure what a paper published, beside its numbers.
+    """Reproduce a paper's results and compare them with its numbers.
 
-    NAME is one of the papers that are listed without it. Writes the published and the measured
-    numbers as a page and as JSON. With --quick, sets of scikit-learn stand in for data that are
-    not there. A call that was killed resumes in its folder.
+    Omit NAME to list the papers. Writes published and measured numbers as a page and as JSON. With
+    --quick, datasets of scikit-learn stand in for missing data. A killed call resumes in its
+    folder.
 
     Example: epsilometer reproduce one-shot --only table-1
     """

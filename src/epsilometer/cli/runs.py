@@ -57,13 +57,15 @@ _folder_argument = click.argument(
     "folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), required=False
 )
 _rebuild_option = click.option("--rebuild", is_flag=True, help="Read all files again.")
-_subject_option = click.option("--subject", default="", help="Select by a text in subject or path.")
-_kind_option = click.option("--kind", default="", help="Select by kind, as Scores or DPSGD.")
+_subject_option = click.option(
+    "--subject", default="", help="Select results whose subject or path contains this text."
+)
+_kind_option = click.option("--kind", default="", help="Select by kind, such as Scores or DPSGD.")
 
 
 @click.group()
 def runs() -> None:
-    """List, resume, verify, compare and follow runs and their results."""
+    """List, resume, verify and compare runs and their results."""
 
 
 runs.add_command(verify)
@@ -73,8 +75,12 @@ runs.add_command(verify)
 @_folder_argument
 @_kind_option
 @_subject_option
-@click.option("--refuted", is_flag=True, help="Select refuted claims and classifiers to hold back.")
-@click.option("--since", callback=_read_moment, metavar="DATE", help="Select from a date on (UTC).")
+@click.option(
+    "--refuted", is_flag=True, help="Select refuted claims and models that must not be released."
+)
+@click.option(
+    "--since", callback=_read_moment, metavar="DATE", help="Select results since this date (UTC)."
+)
 @click.option(
     "--last",
     type=click.IntRange(min=0),
@@ -98,8 +104,8 @@ def list_(
 ) -> None:
     """List the results in FOLDER and below it, oldest first.
 
-    Dates are when files were written. Only new and changed files are read; the others are known
-    by an index among your caches, which may be deleted.
+    Dates are those of the files. Only new and changed files are read; an index in your cache
+    folder, which may be deleted, holds the others.
 
     Example: epsilometer runs list . --subject digits --since 2026-01-01
     """
@@ -131,9 +137,9 @@ def list_(
 @click.option("--watch", is_flag=True, help="Update every second until the run ends.")
 @json_option
 def status(directory: Path, watch: bool, as_json: bool) -> None:
-    """Show how far the run in directory RUN is.
+    """Show the progress of the run in directory RUN.
 
-    Says which units are late, and why others failed. Changes nothing there.
+    Lists units that are late, and why others failed. Changes nothing.
 
     Example: epsilometer runs status demo-run
     """
@@ -218,10 +224,11 @@ def _list_units(units: Sequence[int]) -> str:
 @data_option()
 @audit_options(asks=False, units=True, out=False)
 def resume(directory: Path, data: Path | None, options: Options) -> None:
-    """Finish the run in directory RUN, to the same bytes.
+    """Resume the interrupted run in directory RUN.
 
-    Units that failed are tried again. The engine and the number of workers may be others than
-    before. A run whose data were supplied from Python is resumed by the same call from there.
+    The result is byte-identical to that of an uninterrupted run. Failed units are tried again. The
+    engine and the number of workers may differ. A run whose data were supplied from Python is
+    resumed by the same call in Python.
 
     Exit code 1 if it refutes the claim, 4 if it cannot judge it.
 
@@ -240,7 +247,7 @@ def resume(directory: Path, data: Path | None, options: Options) -> None:
 def compare(first: Path, second: Path, as_json: bool, html: Path | None) -> None:
     """Compare the results A and B: settings, bounds, and what differs.
 
-    A and B are JSON files or directories of runs. It says whether a difference means anything.
+    A and B are JSON files or run directories. Says whether a difference is more than chance.
 
     Example: epsilometer runs compare runs/v1 runs/v2
     """
@@ -288,9 +295,9 @@ def trend(
     html: Path | None,
     rebuild: bool,
 ) -> None:
-    """Follow results of the same subject over time.
+    """Show how results of the same subject change over time.
 
-    Where dates were lost, as in a copy, --by name takes the order of the runs' names.
+    Where dates were lost, as in a copy, --by name orders results by the names of their runs.
 
     Example: epsilometer runs trend . --subject digits --html trend.html
     """

@@ -43,7 +43,7 @@ _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
         "epochs": "Set the number of epochs.",
         "sampler": "Draw batches by this sampler.",
         "observations": "Set the number of simulated trials, such as 1e7.",
-        "device": "Run trials on cpu or cuda.",
+        "device": "Run the trials on cpu or cuda.",
         "title": "Name what is audited.",
     },
     into="settings",
@@ -52,7 +52,9 @@ _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
 )
 @click.option("--dataset-size", type=int, help="Set the size of the dataset; replaces --steps.")
 @click.option(
-    "--sweep", metavar="FILE.csv", help="Compute a table of settings; paper for the bundled six."
+    "--sweep",
+    metavar="FILE.csv",
+    help="Compute every row of this table; 'paper' uses six published ones.",
 )
 @click.option(
     "--table",
@@ -70,7 +72,7 @@ def shuffle(
 ) -> None:
     """Compute the ε of shuffled DP-SGD accounted as Poisson-sampled.
 
-    Without --claim the ε is judged that accounting by Poisson sampling reports for these settings.
+    Without --claim, the ε that a Poisson accountant reports for these settings is judged.
 
     Exit code 1 if the reported ε cannot be true.
 

@@ -21,10 +21,10 @@ from epsilometer.errors import InvalidArgument
     help="Listen on this port of 127.0.0.1.",
 )
 def ui(folder: Path, port: int) -> None:
-    """Watch the runs in FOLDER live, in a browser.
+    """Watch the runs in FOLDER live in a browser.
 
-    Reads run directories and changes nothing. It listens on 127.0.0.1 alone and answers only
-    whoever has the token in the address that it prints.
+    Reads run directories and changes nothing. Listens on 127.0.0.1 only, and answers only requests
+    with the token in the printed address.
 
     Example: epsilometer ui runs
     """

@@ -50,9 +50,10 @@ def zoo(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    """Count the wrong programs found and the right ones spared.
+    """Run the checks on known wrong and right programs.
 
-    All programs are run, or those with the given IDs. Exit code 1 if a right program is accused.
+    Counts wrong programs found and right ones reported. Runs all programs, or those with the given
+    IDs. Exit code 1 if a right program is reported.
 
     Example: epsilometer zoo
     """

@@ -51,7 +51,7 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
         threshold: The attack says "in" iff score ≥ threshold (the upper one, where two are used).
         n_in: Observations with the record.
         n_out: Observations without it; 0 where the law without it is known exactly.
-        design: How the scores came about, as of ``Scores``; ``unstated`` where there are none.
+        design: How the scores were drawn, as of ``Scores``; ``unstated`` where there are none.
         inclusion: The chance of each canary to be put in.
         adjacency: The neighbouring relation it was measured under.
         adversary: Whose view the scores were computed from, in words.

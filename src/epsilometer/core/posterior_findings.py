@@ -137,7 +137,7 @@ class SweepPoint(BaseFinding, frozen=True, kw_only=True):
 
 
 class FormPlan(BaseFinding, frozen=True, kw_only=True):
-    """The finest form that stays below the user's line.
+    """The most detailed form that stays below the user's limit.
 
     Attributes:
         epsilon: The limit: no form may be proved to leak more.

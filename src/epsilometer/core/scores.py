@@ -45,7 +45,7 @@ class Observations:
     """How observations are audited, whatever they are.
 
     Attributes:
-        design: How the scores came about. ``runs``: independent runs, one score each. The others
+        design: How the scores were drawn. ``runs``: independent runs, one score each. The others
             are canaries of one run: ``coins``, each put in by its own coin; ``fixed``, a fixed
             number put in at random; ``paired``, one of each pair put in by a fair coin, both sides
             in the order of the pairs.
@@ -98,7 +98,7 @@ class Scores(Observations):
     Attributes:
         inside: Scores of runs or canaries with the record, shape ``(n_in,)``.
         outside: Scores of runs or canaries without it, shape ``(n_out,)``.
-        design: How they came about. ``runs``: independent runs, one score each. The others are
+        design: How they were drawn. ``runs``: independent runs, one score each. The others are
             canaries of one run: ``coins``, each put in by its own coin; ``fixed``, a fixed number
             put in at random; ``paired``, one of each pair put in by a fair coin, both sides in
             the order of the pairs.

@@ -115,7 +115,7 @@ def word_evidence(audit: Audit) -> str:
 
 
 def _word_design(audit: Audit) -> str:
-    """Say how the scores came about, where whoever gave them stated it or left the default."""
+    """Say how the scores were drawn, where whoever gave them stated it or left the default."""
     if not audit.views or "design" not in audit.provenance.settings:
         return ""
     bound = audit.views[0].bound

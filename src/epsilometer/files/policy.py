@@ -1,7 +1,7 @@
 """Hold results to a policy: required audits, claims, limits, age, confidence and code."""
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -123,7 +123,8 @@ def read_policy(path: Path) -> Policy:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UnreadableFile(f"Expected TOML in {str(path)!r}: {error}.") from error
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"Expected a policy in {str(path)!r}: {error}.") from error
+        said = str(error).rstrip(".")
+        raise InvalidArgument(f"Expected a policy in {str(path)!r}: {said}.") from error
 
 
 def check_policy(policy: Policy, folder: Path, *, now: datetime | None = None) -> list[PolicyCheck]:
@@ -200,7 +201,7 @@ def _list_obstacles(
     days = policy.max_age_days if required.max_age_days is None else required.max_age_days
     if stamp is None:
         if days is not None or policy.same_code:
-            yield "age", "It has no stamp, so its age and its code are not known."
+            yield "age", "It has no stamp of its own, so its age and its code are not known."
         return
     if days is not None:
         age = now - stamp.moment
@@ -210,6 +211,16 @@ def _list_obstacles(
         yield "code", changed
     if policy.same_code and stamp.modified:
         yield "code", "The code had changes that are in no commit."
+
+
+def _find_untracked(named: Sequence[str], paths: Sequence[str], root: Path) -> str:
+    """Say which code of a policy git does not know: a misspelt name would compare nothing."""
+    absent = [each for each in paths if not ask_git("ls-files", "--", each, folder=root)]
+    if not absent:
+        return ""
+    if not named:
+        return "Git tracks no Python file here: name the code that was audited in the policy."
+    return f"Git tracks no file named {absent[0]!r} here, so there is nothing to compare."
 
 
 def _describe_changes(commit: str, required: RequiredAudit, path: Path) -> str:
@@ -227,7 +238,7 @@ def _describe_changes(commit: str, required: RequiredAudit, path: Path) -> str:
         return f"Commit {commit[:12]} is not known here. Fetch the whole history."
     files = changed.splitlines()
     if not files:
-        return ""
+        return _find_untracked(required.code, paths, root)
     return f"{files[0]} has changed since commit {commit[:12]}" + (
         "." if len(files) == 1 else f", and {len(files) - 1} more."
     )

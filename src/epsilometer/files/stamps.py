@@ -4,6 +4,7 @@ A result holds no time, so that the same run gives the same bytes. Its stamp is 
 ``stamp.json`` in the directory of a run, ``audit.stamp.json`` beside ``audit.json``.
 """
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -40,6 +41,7 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
         system: Operating system and machine type.
         packages: (name, version) pairs of what is installed.
         who: As ``EPSILOMETER_WHO`` says.
+        result: SHA-256 of the result, whose line ends are those of Unix; empty if not known.
     """
 
     time: str
@@ -48,6 +50,7 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
     system: str = ""
     packages: tuple[tuple[str, str], ...] = ()
     who: str = ""
+    result: str = ""
 
     @property
     def moment(self) -> datetime:
@@ -96,12 +99,17 @@ def find_stamp(result: Path) -> Path:
     return result.with_suffix(".stamp.json")
 
 
-def write_stamp(result: Path) -> Stamp:
-    """Write the stamp of this moment beside a result, once: a later call keeps the first."""
+def write_stamp(result: str | os.PathLike[str]) -> Stamp:
+    """Write the stamp of this moment beside a result, once: a later call keeps the first.
+
+    Where the result has changed, it is another one, and is stamped again.
+    """
+    result = Path(result)
     known = read_stamp(result)
     if known is not None:
         return known
-    stamp, path = make_stamp(), find_stamp(result)
+    path = find_stamp(result)
+    stamp = msgspec.structs.replace(make_stamp(), result=_hash_result(result))
     data = msgspec.json.format(msgspec.json.encode(stamp), indent=2) + b"\n"
     try:
         write_whole(path, data, private=result.is_dir())
@@ -111,14 +119,23 @@ def write_stamp(result: Path) -> Stamp:
 
 
 def read_stamp(result: Path) -> Stamp | None:
-    """Return the stamp beside a result; None where there is none."""
+    """Return the stamp beside a result; None where there is none, or it is of another result."""
     path = find_stamp(result)
     if not path.exists():
         return None
     try:
-        return msgspec.json.decode(read_plain(path), type=Stamp)
+        stamp = msgspec.json.decode(read_plain(path), type=Stamp)
+        return stamp if stamp.result in ("", _hash_result(result)) else None
     except (msgspec.DecodeError, OSError) as error:
         raise UnreadableFile(f"Expected a stamp in {str(path)!r}, got other content.") from error
+
+
+def _hash_result(result: Path) -> str:
+    """Return the digest of a result; nothing where there is none yet."""
+    file = result / "result.json" if result.is_dir() else result
+    if not file.is_file():
+        return ""
+    return hashlib.sha256(file.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
 
 
 def ask_git(*call: str, folder: Path | None = None) -> str | None:

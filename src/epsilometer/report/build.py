@@ -49,7 +49,7 @@ from epsilometer.core.words import (
 from epsilometer.errors import InvalidArgument
 from epsilometer.report import texts
 from epsilometer.report.explaining import Explanation, explain
-from epsilometer.report.figures import compare_views, draw_views
+from epsilometer.report.figures import compare_views, draw_views, name_views
 from epsilometer.report.finding_figures import draw_findings
 from epsilometer.report.fitting import find_riskiest
 from epsilometer.report.texts import TEXTS
@@ -71,7 +71,8 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
     views = audit.find(EpsilonFinding)
     decided = bool(audit.find(RuleFinding) or audit.find(FormPlan))
     meaning = Notes(
-        title="What it means, and what not", lines=tuple(dict.fromkeys(_list_meaning(audit)))
+        title="What it means, and what it does not mean",
+        lines=tuple(dict.fromkeys(_list_meaning(audit))),
     )
     tables = [*texts.list_tables(audit)]
     tried = [table for table in tables if table.title == texts.REMEDIES] if decided else []
@@ -147,7 +148,7 @@ def _tabulate_odds(audit: Audit) -> Iterator[Table]:
     if rows:
         yield Table(
             title="What it means for one person",
-            head=("by which ε", *(f"from {before:.0%}" for before in texts.SUSPICIONS)),
+            head=("ε", *(f"from {before:.0%}" for before in texts.SUSPICIONS)),
             rows=tuple(
                 (name, *(f"{side} {texts.word_belief(e, before)}" for before in texts.SUSPICIONS))
                 for name, side, e in rows
@@ -178,20 +179,20 @@ def _list_meaning(audit: Audit) -> Iterator[str]:
 
 def _list_attacks(audit: Audit, views: Sequence[EpsilonFinding]) -> Iterator[Block]:
     """Return how well each attack tells whether the record was there; of one view, as tiles."""
-    title = "What the attack saw"
+    title = "How well the attack does"
     if len(views) == 1:
         yield Facts(title=title, rows=tuple(_list_rates(views[0].attack)), style="tiles")
         return
     rates = [[*_list_rates(view.attack)] for view in views]
     head = tuple(dict.fromkeys(fact.name for facts in rates for fact in facts))
-    rows = []
-    for view, facts in zip(views, rates, strict=True):
+    rows, names = [], name_views(views)
+    for named, facts in zip(names, rates, strict=True):
         cells = {fact.name: fact.value for fact in facts}
-        rows.append((view.subject, *(cells.get(name, NONE) for name in head)))
+        rows.append((named, *(cells.get(name, NONE) for name in head)))
     notes: dict[str, list[str]] = {}
-    for view in views:
+    for view, named in zip(views, names, strict=True):
         for note in texts.word_run(view):
-            notes.setdefault(note, []).append(view.subject)
+            notes.setdefault(note, []).append(named)
     for note in texts.word_run(audit.provenance):  # of all of them, and said above
         notes.pop(note, None)
     if notes:
@@ -210,23 +211,24 @@ def _build_method(
     audit: Audit, views: Sequence[EpsilonFinding], first: tuple[Block, ...]
 ) -> Iterator[Section]:
     """Return what the numbers rest on: bounds, estimates, and what each method guarantees, once."""
-    pairs = [(view, bound) for view in views for bound in (view.bound, *view.also)]
+    named = [*zip(name_views(views), views, strict=True)]
+    pairs = [(name, bound) for name, view in named for bound in (view.bound, *view.also)]
     bounds = texts.tabulate(TEXTS["bounds"], audit, [bound for _, bound in pairs])
-    estimated = [(view, estimate) for view in views for estimate in view.estimates]
+    estimated = [(name, estimate) for name, view in named for estimate in view.estimates]
     estimates = texts.tabulate(TEXTS["estimates"], audit, [each for _, each in estimated])
     if len(views) > 1:
-        bounds = _add_column(
-            replace(bounds, brief=False), "view", [view.subject for view, _ in pairs]
-        )
-        estimates = _add_column(estimates, "view", [view.subject for view, _ in estimated])
+        bounds = _add_column(replace(bounds, brief=False), "view", [name for name, _ in pairs])
+        estimates = _add_column(estimates, "view", [name for name, _ in estimated])
     tables = [table for table in (bounds, estimates) if table.rows]
     cards: dict[str, Facts] = {}
     for _, bound in pairs:
         cards.setdefault(bound.method, _build_card(audit, bound, lone=len(views) == 1))
     guarantees = Section(
-        title="What the method guarantees and assumes", summary=tuple(cards.values()), brief=False
+        title="What the method guarantees and assumes",
+        summary=tuple(card for card in cards.values() if card.rows),
+        brief=False,
     )
-    blocks = (*first, *tables, *([guarantees] if cards else []))
+    blocks = (*first, *tables, *([guarantees] if guarantees.summary else []))
     if blocks:
         yield Section(title="Method", key="method", blocks=blocks)
 
@@ -280,12 +282,12 @@ def _build_records(audit: Audit, total: int | None) -> Iterator[Section]:
 
 
 def _fold_explanation(audit: Audit) -> Iterator[Section]:
-    """Return how the verdict came about; nothing where a method is not ours."""
+    """Return how the verdict was reached; nothing where a method is not ours."""
     try:
         explanation = explain(audit)
     except InvalidArgument:
         return
-    title = "Derivation: how this number came about"
+    title = "Derivation: how this number was computed"
     yield replace(_nest(explanation, set()), title=title, key="derivation", folded=True)
 
 
@@ -366,9 +368,17 @@ def _show_verdict(verdict: judge.Verdict) -> Badge:
 
 
 def _build_threat(views: Sequence[EpsilonFinding], audit: Audit) -> Section:
-    """Return who attacks what, each sentence once."""
-    rows = [row for view in views for row in texts.word_threat(view.bound, audit.claim)]
-    facts = Facts(rows=tuple(dict.fromkeys(rows)), style="threat")
+    """Return who attacks what, each sentence once; where views differ, with the view."""
+    said: dict[str, dict[str, list[str]]] = {}
+    for name, view in zip(name_views(views), views, strict=True):
+        for row in texts.word_threat(view.bound, audit.claim):
+            said.setdefault(row.name, {}).setdefault(row.value, []).append(name)
+    rows = [
+        Fact(title if len(values) == 1 else f"{title}: {', '.join(names)}", value)
+        for title, values in said.items()
+        for value, names in values.items()
+    ]
+    facts = Facts(rows=tuple(rows), style="threat")
     return Section(title="Threat model", key="threat", blocks=(facts,))
 
 

@@ -1,4 +1,4 @@
-"""Explain how a number came about: what was counted, the formula, why it holds, what it leaves."""
+"""Explain how a number was computed: counts, formula, why it holds, what it leaves out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _VERDICT = "From ε to the verdict"
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Tell how a result came about.
+    """Explain how a result was computed.
 
     Attributes:
         title: Of what it speaks.
@@ -75,7 +75,7 @@ class Explanation:
 
 
 def explain(result: Audit | EpsilonLowerBound | EpsilonEstimate) -> Explanation:
-    """Explain how a result came about, in words and with its formula; ``print`` it.
+    """Explain how a result was computed, in words and with its formula; ``print`` it.
 
     Guarantee: the numbers are those of the result, so that where the formula is closed, putting
         them in gives its ε.

@@ -50,7 +50,7 @@ def draw_views(views: Sequence[EpsilonFinding], claim: Claim | None) -> tuple[Fi
     Views share their figures, four in each; only scores, whose scales differ, have one per view.
     """
     groups = [views[i : i + len(_VIEW_ROLES)] for i in range(0, len(views), len(_VIEW_ROLES))]
-    names = _name_views(views)
+    names = name_views(views)
     every: list[Figure] = []
     for place, group in enumerate(groups):
         suffix = "" if len(groups) == 1 else f"-{place + 1}"
@@ -73,7 +73,7 @@ def draw_views(views: Sequence[EpsilonFinding], claim: Claim | None) -> tuple[Fi
     return tuple(figure for figure in every if figure.series)
 
 
-def _name_views(views: Sequence[EpsilonFinding]) -> tuple[str, ...]:
+def name_views(views: Sequence[EpsilonFinding]) -> tuple[str, ...]:
     """Return in which words each view differs from the others; nothing of a lone one."""
     if len(views) < 2:
         return ("",) * len(views)

@@ -1,7 +1,8 @@
 """Show a document on the terminal."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -18,14 +19,15 @@ _LEAST = 8  # columns of a bar that takes the whole scale
 _COLOURS = {"lower": "cyan", "upper": "magenta", "reference": "grey62"}
 
 
-def brief(audit: Audit, *, advice: str = "") -> RenderableType:
+def brief(audit: Audit, *, advice: str = "", spell: Callable[[str], str] = str) -> RenderableType:
     """Return three lines: the verdict, the subject, and what to do next.
 
     Args:
         audit: Of any kind.
         advice: What to do, where that is known better than from the verdict.
+        spell: Spells out what the terminal cannot show.
     """
-    document = build(audit, brief=True)
+    document, advice = _respell(build(audit, brief=True), spell), spell(advice)
     assert document.verdict is not None
     colour = LOOKS[document.verdict.tone].terminal
     notes = (block.lines for block in document.summary if isinstance(block, Notes))
@@ -37,9 +39,22 @@ def brief(audit: Audit, *, advice: str = "") -> RenderableType:
     )
 
 
-def summary(audit: Audit) -> RenderableType:
+def summary(audit: Audit, *, spell: Callable[[str], str] = str) -> RenderableType:
     """Return an audit for people: the verdict in one line, below it the rest."""
-    return render_terminal(build(audit, brief=True))
+    return render_terminal(_respell(build(audit, brief=True), spell))
+
+
+def _respell(item: Any, spell: Callable[[str], str]) -> Any:
+    """Return a document with all its texts spelled out, so that columns are measured as shown."""
+    if isinstance(item, str):
+        return spell(item)
+    if is_dataclass(item) and not isinstance(item, type):
+        texts = {each.name: _respell(getattr(item, each.name), spell) for each in fields(item)}
+        return replace(item, **texts)
+    if isinstance(item, tuple):
+        parts = [_respell(part, spell) for part in item]
+        return type(item)(*parts) if hasattr(item, "_fields") else tuple(parts)
+    return item
 
 
 def render_terminal(document: Document) -> RenderableType:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import resources
-from itertools import chain
+from itertools import chain, compress
 from types import MappingProxyType
 from typing import Any
 
@@ -197,14 +197,13 @@ def list_every_fact(audit: Audit) -> tuple[Fact, ...]:
 
 
 def tabulate(spec: dict[str, Any], audit: Audit, items: Iterable[Any], **more: Any) -> Table:
-    """Return a table with a row per item, as a text describes it."""
-    rows = tuple(
-        tuple(fill(cell, audit, item) for cell in spec["columns"].values()) for item in items
-    )
+    """Return a table with a row per item, as a text describes it, without columns of dashes."""
+    every = [[fill(cell, audit, item) for cell in spec["columns"].values()] for item in items]
+    used = [any(row[i] != NONE for row in every) for i in range(len(spec["columns"]))]
     return Table(
         title=spec["title"],
-        head=tuple(spec["columns"]),
-        rows=rows,
+        head=tuple(compress(spec["columns"], used)),
+        rows=tuple(tuple(compress(row, used)) for row in every),
         brief=spec.get("brief", True),
         numeric=spec.get("numeric", True),
         **{"note": spec.get("note", ""), **more},
@@ -235,7 +234,7 @@ def list_lines(specs: Iterable[dict[str, str]], audit: Audit) -> Iterator[str]:
 
 
 def explain_kinds(audit: Audit) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Return sections that say how the verdict of rules, or of forms of publishing, came about."""
+    """Return sections that say how the verdict of rules, or of forms of publishing, was reached."""
     for kind, sections in TEXTS["explanations"].items():
         for spec in sections if list_findings(audit, kind) else ():
             facts = list_every_fact(audit) if "facts" in spec else ()

@@ -1,4 +1,4 @@
-"""Explain every kind of bound and estimate: how it came about, with its numbers.
+"""Explain every kind of bound and estimate: how it was computed, with its numbers.
 
 A method of the registry explains its bounds beside itself. Rows of ``derivations.toml`` belong to
 bounds and estimates from elsewhere: accountants, fitted laws, noise that was measured.
@@ -148,7 +148,7 @@ ESTIMATES: MappingProxyType[str, DeriveEstimate] = MappingProxyType(_fill_table(
 
 
 def derivation_of(result: EpsilonLowerBound | EpsilonEstimate) -> Derivation:
-    """Explain how a bound or an estimate came about.
+    """Explain how a bound or an estimate was computed.
 
     Guarantee: numbers are those of the result, so that the formula gives its ε.
     Assumption: its method is one of ours; else ``InvalidArgument``.

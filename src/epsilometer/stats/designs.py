@@ -1,4 +1,4 @@
-"""Check that observations can have come about as their design says, and that none is a copy."""
+"""Check that observations can have been drawn as their design says, and that none is a copy."""
 
 import math
 

@@ -72,7 +72,7 @@ def count_orders_of_pairs(differences: FloatArray) -> int:
 
 
 def measure_chance(sizes: IntArray, total: int, places: bool) -> float:
-    """Return the logarithm of the number of ways in which groups of equal scores come about.
+    """Return the logarithm of the number of ways in which groups of equal scores arise.
 
     Args:
         sizes: Of the groups; the other scores count as one more.

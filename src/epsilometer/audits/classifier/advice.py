@@ -108,7 +108,7 @@ def _advise_remedies(tried: Sequence[RemedyFinding]) -> Iterator[str]:
     helpful = [remedy for remedy in others if remedy.helps]
     for remedy in helpful[:_ADVISED]:
         after = {"pass": "All rules then pass.", "fail": "Not enough alone: a rule still fails."}
-        last = after.get(remedy.outcome, "Whether all rules then pass cannot be told yet.")
+        last = after.get(remedy.outcome, "It is unclear whether all rules then pass.")
         yield (
             f"{remedy.action} Of 100 people in the data, an attacker then identifies "
             f"{100 * remedy.caught:.0f} (before: {100 * base.caught:.0f}); accuracy on others is "

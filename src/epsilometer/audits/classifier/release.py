@@ -494,7 +494,8 @@ def _compare_share(
     counted = f"{above:,} of {risk.size:,} measured records are above {rule.limit:g}"
     largest = float(risk.max())
     found = f"{counted}; the largest has {'∞' if np.isinf(largest) else f'{largest:.3g}'}."
-    plain = f"For {above:,} of {risk.size:,} people the model answers otherwise without them: "
+    plain = f"For {above:,} of {risk.size:,} people, "
+    plain += "leaving out their record changes the model's answer: "
     if isinstance(rule, PdtpAtMost):
         plain += f"a probability changes more than {math.exp(rule.limit):.3g}-fold."
     else:

@@ -77,7 +77,7 @@ class DPSGD:
         sampler: How batches are drawn; ``Shuffle()`` by default.
         clip_norm: To which gradients are clipped.
         optimizer: Of :mod:`epsilometer.optimizers`; ``SGD()`` by default.
-        epochs: How often all records are gone through.
+        epochs: Number of passes over all records.
         loss: ``loss(logits, labels)``; cross-entropy by default.
         direction: The canary gradient, ``"random"`` or ``"dirac"`` (one parameter).
         views: Who sees what, each with a finding of its own: ``"updates"`` all noisy sums,

@@ -386,18 +386,18 @@ def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
     line = f"ε = {question.line:g} and an advantage of {question.advantage:.3g}"
     advice = []
     if chosen is None:
-        advice.append(f"No form is known to stay below the limit ({line}).")
+        advice.append(f"No output format is known to stay below the limit ({line}).")
     else:
         advice.append(
-            f"Publish {chosen}: the finest form that stays below the limit ({line}), as these "
-            "attacks on this record found it."
+            f"Publish {chosen}: the most detailed format that stays below the limit ({line}) under "
+            "these attacks on this record."
         )
     before = findings if chosen is None else findings[: findings.index(below[0])]
     if finer := [each for each in before if each.standing == "unclear"]:
         first = finer[0]
         needed = _count_needed(first, question)
         advice.append(
-            f"It is unclear of {'; '.join(each.form for each in finer)}: "
+            f"Unclear for {'; '.join(each.form for each in finer)}: "
             + (
                 f"{needed:,} runs with the record, and as many without it, might settle it for "
                 f"{first.form}."
@@ -406,7 +406,7 @@ def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
             )
         )
     if all(each.standing == "above" for each in findings):
-        advice.append("Train with more noise, or publish nothing of such records.")
+        advice.append("Train with more noise, or publish no predictions for such records.")
     return FormPlan(
         epsilon=question.line,
         advantage=question.advantage,

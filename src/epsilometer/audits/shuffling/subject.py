@@ -69,7 +69,7 @@ class ShuffledSGD:
     Attributes:
         noise_multiplier: Standard deviation of the noise in units of the clipping norm.
         steps: Batches per epoch.
-        epochs: How often all records are gone through.
+        epochs: Number of passes over all records.
         sampler: How batches are really drawn, of :mod:`epsilometer.samplers`; ``Shuffle()`` by
             default.
         batch_size: Needed for ``PartialShuffle`` and ``BatchThenShuffle``.

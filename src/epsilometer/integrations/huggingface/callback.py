@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class PrivacyAudit(TrainerCallback):
-    """Audit the run that is done anyway: ``Trainer(…, callbacks=[PrivacyAudit(planted, 8.0, …)])``.
+    """Audit your normal training run: ``Trainer(…, callbacks=[PrivacyAudit(planted, 8.0, …)])``.
 
     Before training it says what the canaries can refute, and measures them on the model as it is:
     the reference. During training it watches batches and books, or lets ``watch`` do it. At the end

@@ -64,7 +64,7 @@ def check(
 
     Guarantee: nothing is trained. Strategies of JAX-Privacy and samplers of Grain are known by
         their settings; other loaders are watched.
-    Assumption: the whole training set is gone through every epoch, where batches are shuffled.
+    Assumption: the whole training set is used in every epoch, where batches are shuffled.
 
     Args:
         batches: A batch selection strategy of JAX-Privacy, an ``IndexSampler`` or ``MapDataset`` of

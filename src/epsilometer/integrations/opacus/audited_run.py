@@ -1,4 +1,4 @@
-"""Audit the optimiser of a training run by canaries in the run that is done anyway."""
+"""Audit the optimiser of a training run with canaries in the normal run."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -32,7 +32,7 @@ class Schedule:
 
     Guarantees: every canary's steps have the law of a record's under ``sampler``, independently of
         the other canaries and of whether it is planted.
-    Assumes: the loader is gone through to its end every epoch.
+    Assumes: the loader is read to its end in every epoch.
 
     Attributes:
         count: How many canaries.

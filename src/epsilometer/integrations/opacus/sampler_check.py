@@ -42,7 +42,7 @@ def check(
 
     Guarantee: no batch is loaded and nothing is trained; loaders of torch and Opacus are known by
         their samplers, and no random number of theirs is used up.
-    Assumption: the whole loader is gone through every epoch. Other samplers are watched (indices
+    Assumption: the whole loader is used in every epoch. Other samplers are watched (indices
         only), which moves their randomness on. Where the loader shuffles, the real ε is that of
         whole epochs and of the most noise, which it is at least.
 

@@ -74,7 +74,7 @@ def epsilon_lower_bound(
     Guarantee: with the default method and rule, the bound exceeds the true ε in at most
         ``1 - confidence`` of audits, whatever the attack and the law of the scores. Each method
         and rule says what it guarantees; ``valid`` is false where it is nothing.
-    Assumption: the scores came about as their design says. Those of runs are independent of each
+    Assumption: the scores were drawn as their design says. Those of runs are independent of each
         other, given with or without the record, and those without it are alike.
 
     Args:

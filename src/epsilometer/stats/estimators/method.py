@@ -56,7 +56,7 @@ class Method:
 
     Attributes:
         find: Computes the bound.
-        derive: Says how a bound of it came about, from its ``basis``.
+        derive: Says how a bound of it was computed, from its ``basis``.
         rules: Threshold rules it takes, the default first.
         exact: Whether the bound holds at its confidence under ``assumes`` and a valid rule.
         guarantees: In a sentence.

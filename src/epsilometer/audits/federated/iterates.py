@@ -115,9 +115,9 @@ class IterateSummary:
     still: int = 0
     lost: int = 0
 
-    def restrict(self, count: int) -> "IterateSummary":
-        """Return the same of the first ``count`` planted canaries: others could not take part."""
-        own, planted = np.arange(count), self.took.size
+    def restrict(self, numbers: Sequence[int]) -> "IterateSummary":
+        """Return the same of some of the planted canaries: others could not take part."""
+        own, planted = np.asarray(numbers, np.int64), self.took.size
         every = np.concatenate([own, np.arange(planted, self.final.size)])
         return dataclasses.replace(
             self,

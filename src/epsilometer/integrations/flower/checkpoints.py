@@ -19,6 +19,10 @@ from epsilometer.engine.store import is_busy, lock
 from epsilometer.errors import EpsilometerError, InvalidArgument
 
 _STATE, _START, _CHECKS = "watch.npz", "start.npy", "checks.json"
+_META = (
+    *("seed", "nodes", "part", "odd", "everybody", "absent"),
+    *("sown", "misplaced", "planted", "most", "effects"),
+)
 _ENDED = "notes.txt"  # written when a run ends
 
 
@@ -32,6 +36,13 @@ class Kept:
         watch: What was seen of them, as of ``CosineWatch.export``.
         part: How often the run was begun, this time included.
         odd: What a reader must know.
+        everybody: Whether all nodes were asked in every round.
+        absent: Chance that a node was asked in none.
+        sown: Canaries that clients said they planted.
+        misplaced: Mods that canaries did not pass, with numbers of replies.
+        planted: Replies about these canaries, and about others.
+        most: Canaries and replies of the round with the largest share of canaries.
+        effects: Of canaries on the weights, round by round.
         checks: What was found of the released weights until then.
     """
 
@@ -40,6 +51,13 @@ class Kept:
     watch: Mapping[str, NDArray[Any]] = field(repr=False)
     part: int
     odd: tuple[str, ...] = ()
+    everybody: bool = True
+    absent: float = 1.0
+    sown: tuple[int, ...] = ()
+    misplaced: tuple[tuple[str, int], ...] = ()
+    planted: tuple[int, int] = (0, 0)
+    most: tuple[int, int] = (0, 1)
+    effects: tuple[float, ...] = ()
     checks: ConformanceFinding | None
 
 
@@ -99,8 +117,7 @@ def keep_round(
     start = watch.pop("start")
     if not (folder / _START).exists():
         write_whole(folder / _START, _pack(start))
-    names = ("seed", "nodes", "part", "odd")
-    meta = {"call": call, **{name: getattr(kept, name) for name in names}}
+    meta = {"call": call, **{name: getattr(kept, name) for name in _META}}
     packed = io.BytesIO()
     np.savez(packed, meta=np.array(json.dumps(meta)), **watch)
     write_whole(folder / _CHECKS, to_json(checks).encode("utf-8"))
@@ -127,6 +144,13 @@ def _read(folder: Path, call: Mapping[str, Any]) -> Kept | None:
         watch=state,
         part=int(meta["part"]) + 1,
         odd=tuple(map(str, meta["odd"])),
+        everybody=bool(meta["everybody"]),
+        absent=float(meta["absent"]),
+        sown=tuple(map(int, meta["sown"])),
+        misplaced=tuple((str(name), int(many)) for name, many in meta["misplaced"]),
+        planted=(int(meta["planted"][0]), int(meta["planted"][1])),
+        most=(int(meta["most"][0]), int(meta["most"][1])),
+        effects=tuple(map(float, meta["effects"])),
         checks=checks,
     )
 

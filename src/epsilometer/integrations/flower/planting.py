@@ -1,6 +1,7 @@
 """Plant canaries in one Flower run: who they are, what they answer, what is seen of them."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -78,6 +79,15 @@ _MISMATCH = (
     "about others: canary_mod and the audit must have the same canaries, seed, family and without, "
     "and the model the same arrays. What the audit looked for was never planted."
 )
+_MISPLACED = (
+    "Expected canary_mod last among the mods of the ClientApp, but it came before {names}: "
+    "canaries of {said} replies did not pass these mods, so that they say nothing of them."
+)
+_FEW = (
+    "Expected clients that plant {count:,} canaries, but {some:,} of them were ever planted, where "
+    "{least:,} or more should have been. Canaries that nobody planted would prove 0: give the "
+    "audit and canary_mod as many canaries as there are clients that plant."
+)
 _ROBUST = {"FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"}
 
 
@@ -134,6 +144,10 @@ class Planting:
         self._norm_before: float | None = None
         self._single: dict[int, float] = {}
         self._planted = [0, 0]  # replies about these canaries, and about others
+        self._sown: dict[int, None] = {}  # canaries that clients said they planted
+        self._misplaced: dict[str, int] = {}  # mods that canaries did not pass, with replies
+        self._absent = 1.0  # chance that a node was asked in no round that was seen
+        self._rate = 0.0  # of the round under way
         self._canaries: Directions | None = None
         self._replies: ReplyMaker | None = None
         self._odd: dict[str, None] = {}
@@ -159,6 +173,9 @@ class Planting:
             yield f"The server was started {self.part} times; the audit went on where it was."
         if self.ended:
             yield f"The audit ended before the run did: {self.ended}"
+        if self._sown:
+            some = len(self._sown)
+            yield f"{some:,} of {self.settings.count:,} canaries were planted by clients."
         if self._effects:
             yield (
                 f"Canaries were at most {self._most[0]:,} of the {self._most[1]:,} replies of a "
@@ -182,6 +199,7 @@ class Planting:
             known = [] if self._others is None else self._others.list_sums()
             moved = self.watch.see(self.layout.flatten(arrays), known=known)
             self._unsaved |= moved
+            self._absent *= 1 - self._rate if moved else 1.0
             if moved and self._added:  # directions are orthogonal, or nearly so
                 self._effects.append(min(1.0, self._added / self.watch.moved))
                 self._added = 0.0
@@ -203,6 +221,13 @@ class Planting:
             self.watch.restore(self.kept.watch)
             self._designate(self.kept.nodes)
             self._odd.update(dict.fromkeys(self.kept.odd))
+            self._everybody &= self.kept.everybody
+            self._absent *= self.kept.absent
+            self._sown = {**dict.fromkeys(self.kept.sown), **self._sown}
+            self._misplaced = {**dict(self.kept.misplaced), **self._misplaced}
+            for place, many in enumerate(self.kept.planted):
+                self._planted[place] += many
+            self._most, self._effects = self.kept.most, [*self.kept.effects, *self._effects]
 
     @contextmanager
     def guard(self) -> Iterator[None]:
@@ -237,10 +262,15 @@ class Planting:
         said = record.pop(PLANTED, None)
         if said is None:
             return None
-        hashed, _, number = str(said).partition(" ")
+        hashed, number, *passed = str(said).split(" ")
         right = self.layout is not None and hashed == commit(self.settings, self.layout.names)
         self._planted[not right] += 1
-        return int(number) if right else None
+        for name in passed:
+            self._misplaced[name] = self._misplaced.get(name, 0) + 1
+        if not right:
+            return None
+        self._sown[int(number)] = None
+        return int(number)
 
     def _look_for(self, number: int, content: RecordDict) -> None:
         """Compare a canary with the reply of its own client, unless that is masked."""
@@ -250,17 +280,25 @@ class Planting:
         moved = self.layout.flatten(to_arrays(reply))
         if self.settings.replies == "weights":
             moved -= self.layout.flatten(self._sent)
-        if length := float(np.linalg.norm(moved)):
-            cosine = float(self._canaries.rows([number])[0] @ moved) / length
-            self._single[number] = min(1.0, max(-1.0, cosine))
+        row = self._canaries.rows([number])[0].astype(np.float64)
+        if length := float(np.linalg.norm(moved) * np.linalg.norm(row)):
+            self._single[number] = min(1.0, max(-1.0, float(row @ moved) / length))
 
     def refuse_mismatch(self) -> None:
         """Refuse to judge canaries that nobody planted: that nothing is found would say nothing."""
         right, wrong = self._planted
-        if self.settings.mode != "mod" or (right and not wrong):
+        if self.settings.mode != "mod":
             return
         said = right + wrong
-        raise InvalidArgument(_MISMATCH.format(wrong=wrong, said=said) if said else _NOBODY)
+        if wrong or not right:
+            raise InvalidArgument(_MISMATCH.format(wrong=wrong, said=said) if said else _NOBODY)
+        if self._misplaced:
+            names, most = ", ".join(self._misplaced), max(self._misplaced.values())
+            raise InvalidArgument(_MISPLACED.format(names=names, said=most))
+        count, some = self.settings.count, len(self._sown)
+        least = math.ceil(count * (1 - self._absent) / 2)
+        if not self._everybody and some < least:  # where all are asked, the others do not count
+            raise InvalidArgument(_FEW.format(count=count, some=some, least=least))
 
     @property
     def participation(self) -> Literal["hidden", "known", "unseen"]:
@@ -282,6 +320,7 @@ class Planting:
         known = list(nodes())
         self._nodes = len(known)
         self._everybody &= asked == self._nodes
+        self._rate = asked / max(1, self._nodes)
         self._others, self._members = None, []
         if self.watch is not None:
             self.watch.next_round()
@@ -305,7 +344,9 @@ class Planting:
     def summarise(self) -> IterateSummary:
         """Return what was seen of canaries that some node was; the others do not count."""
         assert self.watch is not None
-        return self.watch.summarise().restrict(self._designated)
+        if self.settings.mode == "mod" and self._everybody and self._sown:
+            return self.watch.summarise().restrict(sorted(self._sown))
+        return self.watch.summarise().restrict(range(self._designated))
 
     def answer(
         self, nodes: list[int], asked: RecordDict | None, replies: list[RecordDict]
@@ -539,6 +580,13 @@ class Planting:
             watch=self.watch.export(),
             part=self.part,
             odd=tuple(self._odd),
+            everybody=self._everybody,
+            absent=self._absent,
+            sown=tuple(self._sown),
+            misplaced=tuple(self._misplaced.items()),
+            planted=(self._planted[0], self._planted[1]),
+            most=self._most,
+            effects=tuple(self._effects),
             checks=None,
         )
 

@@ -12,11 +12,13 @@ from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions
 from epsilometer.audits.federated.iterates import (
     KEPT,
+    CanaryCost,
     CosineWatch,
     IterateSummary,
     Layout,
     OtherUpdates,
 )
+from epsilometer.audits.federated.whitened import make_whitened
 from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.round_sums import AccountedMean
 from epsilometer.conformance.server_rounds import RoundWatch
@@ -132,8 +134,7 @@ class Planting:
         self.rounds = RoundWatch(level=LEVEL / (self.part * (self.part + 1)))
         self.after_round: Callable[[], None] = lambda: None
         self._unsaved = False
-        self._added, self._effects = 0.0, list[float]()
-        self._most = (0, 1)
+        self._added, self._cost = 0.0, CanaryCost()
         self.ended = ""
         self._sent: Arrays | None = None
         self._nodes = 0
@@ -145,9 +146,10 @@ class Planting:
         self._single: dict[int, float] = {}
         self._planted = [0, 0]  # replies about these canaries, and about others
         self._sown: dict[int, None] = {}  # canaries that clients said they planted
+        self._sown_now: dict[int, None] = {}  # since the weights last moved
         self._misplaced: dict[str, int] = {}  # mods that canaries did not pass, with replies
         self._absent = 1.0  # chance that a node was asked in no round that was seen
-        self._rate = 0.0  # of the round under way
+        self._rate, self._asked = 0.0, 0  # of the round under way
         self._canaries: Directions | None = None
         self._replies: ReplyMaker | None = None
         self._odd: dict[str, None] = {}
@@ -176,12 +178,7 @@ class Planting:
         if self._sown:
             some = len(self._sown)
             yield f"{some:,} of {self.settings.count:,} canaries were planted by clients."
-        if self._effects:
-            yield (
-                f"Canaries were at most {self._most[0]:,} of the {self._most[1]:,} replies of a "
-                f"round. What they added had {np.mean(self._effects):.0%} of the length of a "
-                "round's change of the weights, mean of rounds with canaries."
-            )
+        yield from self._cost.describe()
         if self.failed:
             yield f"{self.failed} replies of clients were errors."
         if self.missing:
@@ -197,12 +194,17 @@ class Planting:
                 self._begin(arrays)
                 return
             known = [] if self._others is None else self._others.list_sums()
-            moved = self.watch.see(self.layout.flatten(arrays), known=known)
+            now, own = self.layout.flatten(arrays), list(self._sown_now)
+            moved = self.watch.see(now, known=known, measured=own)
             self._unsaved |= moved
             self._absent *= 1 - self._rate if moved else 1.0
             if moved and self._added:  # directions are orthogonal, or nearly so
-                self._effects.append(min(1.0, self._added / self.watch.moved))
+                self._cost.effects.append(min(1.0, self._added / self.watch.moved))
                 self._added = 0.0
+            if moved and own:  # of clients that plant no more is known
+                self._cost.effects.append(self.watch.share)
+                self._note_share(len(own), self._asked - len(own))
+                self._sown_now.clear()
 
     def _begin(self, arrays: Arrays) -> None:
         """Draw canaries for a model, whose first weights these are."""
@@ -216,6 +218,7 @@ class Planting:
             self.layout.flatten(arrays),
             sizes=self.layout.sizes,
             memory=0 if asked.mode == "mod" else KEPT,
+            whitened=make_whitened(asked.count, getattr(asked.accounted, "noise", None)),
         )
         if self.kept is not None:
             self.watch.restore(self.kept.watch)
@@ -227,7 +230,7 @@ class Planting:
             self._misplaced = {**dict(self.kept.misplaced), **self._misplaced}
             for place, many in enumerate(self.kept.planted):
                 self._planted[place] += many
-            self._most, self._effects = self.kept.most, [*self.kept.effects, *self._effects]
+            self._cost = CanaryCost(self.kept.most, [*self.kept.effects])
 
     @contextmanager
     def guard(self) -> Iterator[None]:
@@ -269,7 +272,7 @@ class Planting:
             self._misplaced[name] = self._misplaced.get(name, 0) + 1
         if not right:
             return None
-        self._sown[int(number)] = None
+        self._sown[int(number)] = self._sown_now[int(number)] = None
         return int(number)
 
     def _look_for(self, number: int, content: RecordDict) -> None:
@@ -320,7 +323,7 @@ class Planting:
         known = list(nodes())
         self._nodes = len(known)
         self._everybody &= asked == self._nodes
-        self._rate = asked / max(1, self._nodes)
+        self._rate, self._asked = asked / max(1, self._nodes), asked
         self._others, self._members = None, []
         if self.watch is not None:
             self.watch.next_round()
@@ -389,7 +392,8 @@ class Planting:
         self._members = numbers
         if self._witness is None:
             self._witness = numbers[0]
-        self._note_share(len(nodes), len(replies), norm)
+        self._note_share(len(nodes), len(replies))
+        self._added = norm * math.sqrt(len(nodes)) / (len(nodes) + len(replies))
         loud, many = self._choose_loud()
         for place, number in enumerate(numbers):
             yield self._replies.make(
@@ -446,12 +450,10 @@ class Planting:
         """Return the norms that strategies clip to; there is one at most."""
         return [float(part.clipping_norm) for part in self.parts if hasattr(part, "clipping_norm")]
 
-    def _note_share(self, canaries: int, clients: int, norm: float) -> None:
-        """Note how many replies of a round are canaries, and how far they move the mean."""
+    def _note_share(self, canaries: int, clients: int) -> None:
+        """Note how many replies of a round are canaries."""
         replies = canaries + clients
-        self._added = norm * float(np.sqrt(canaries)) / replies
-        if canaries * self._most[1] > self._most[0] * replies:
-            self._most = canaries, replies
+        self._cost.count(canaries, of=replies)
         chosen = self.settings.canaries is not None or self._nodes < ONE_IN  # not by chance
         if chosen and ONE_IN * canaries > replies and _CROWD not in self._odd:
             self._odd[_CROWD] = None
@@ -585,8 +587,8 @@ class Planting:
             sown=tuple(self._sown),
             misplaced=tuple(self._misplaced.items()),
             planted=(self._planted[0], self._planted[1]),
-            most=self._most,
-            effects=tuple(self._effects),
+            most=self._cost.most,
+            effects=tuple(self._cost.effects),
             checks=None,
         )
 

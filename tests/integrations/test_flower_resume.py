@@ -1,5 +1,6 @@
 """A server that was killed: its audit goes on where it was."""
 
+import json
 import os
 import signal
 import subprocess
@@ -98,6 +99,23 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
         assert third == tmp_path / "run-3"
         assert kept is None
     assert (tmp_path / "run" / "watch.npz").read_bytes() == b"half written"
+
+
+def test_a_directory_of_an_older_version_is_left_alone(tmp_path: Path) -> None:
+    settings = Settings(seed=9, canaries=4, delta=1e-5, out=tmp_path / "run")
+    call = settings.describe("audit_server_app")
+    with record_run(settings, call) as planting:
+        for weights in (np.zeros(40), np.ones(40)):
+            planting.see({"w": weights.astype(np.float32)})
+        planting.save_round()
+    (tmp_path / "run" / "notes.txt").unlink()
+    with np.load(tmp_path / "run" / "watch.npz") as packed:
+        state = dict(packed)
+    meta = json.loads(str(state["meta"]))
+    del meta["said"]
+    np.savez(tmp_path / "run" / "watch.npz", **{**state, "meta": np.array(json.dumps(meta))})
+    with hold_folder(tmp_path / "run", call) as (folder, kept):
+        assert (folder, kept) == (tmp_path / "run-2", None)
 
 
 def test_what_clients_said_before_the_server_was_killed_is_not_forgotten(tmp_path: Path) -> None:

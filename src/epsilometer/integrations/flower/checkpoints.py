@@ -19,10 +19,7 @@ from epsilometer.engine.store import is_busy, lock
 from epsilometer.errors import EpsilometerError, InvalidArgument
 
 _STATE, _START, _CHECKS = "watch.npz", "start.npy", "checks.json"
-_META = (
-    *("seed", "nodes", "part", "odd", "everybody", "absent"),
-    *("sown", "misplaced", "planted", "most", "effects"),
-)
+_META = ("seed", "nodes", "part", "odd", "everybody", "said", "most", "effects")
 _ENDED = "notes.txt"  # written when a run ends
 
 
@@ -37,10 +34,7 @@ class Kept:
         part: How often the run was begun, this time included.
         odd: What a reader must know.
         everybody: Whether all nodes were asked in every round.
-        absent: Chance that a node was asked in none.
-        sown: Canaries that clients said they planted.
-        misplaced: Mods that canaries did not pass, with numbers of replies.
-        planted: Replies about these canaries, and about others.
+        said: What clients said that they planted, as of ``Commitments.export``.
         most: Canaries and replies of the round with the largest share of canaries.
         effects: Of canaries on the weights, round by round.
         checks: What was found of the released weights until then.
@@ -52,10 +46,7 @@ class Kept:
     part: int
     odd: tuple[str, ...] = ()
     everybody: bool = True
-    absent: float = 1.0
-    sown: tuple[int, ...] = ()
-    misplaced: tuple[tuple[str, int], ...] = ()
-    planted: tuple[int, int] = (0, 0)
+    said: dict[str, Any]
     most: tuple[int, int] = (0, 1)
     effects: tuple[float, ...] = ()
     checks: ConformanceFinding | None
@@ -134,25 +125,22 @@ def _read(folder: Path, call: Mapping[str, Any]) -> Kept | None:
         meta = json.loads(str(state.pop("meta")))
         state["start"] = np.load(_open(folder / _START))
         checks = from_json(read_plain(folder / _CHECKS)).conformance
-    except (OSError, ValueError, KeyError, EpsilometerError):  # damaged: left as it is
+        if meta["call"] != json.loads(json.dumps(call)):
+            return None
+        return Kept(
+            seed=int(meta["seed"]),
+            nodes=tuple(map(int, meta["nodes"])),
+            watch=state,
+            part=int(meta["part"]) + 1,
+            odd=tuple(map(str, meta["odd"])),
+            everybody=bool(meta["everybody"]),
+            said=dict(meta["said"]),
+            most=(int(meta["most"][0]), int(meta["most"][1])),
+            effects=tuple(map(float, meta["effects"])),
+            checks=checks,
+        )
+    except (OSError, ValueError, KeyError, EpsilometerError):  # damaged, or older: left as it is
         return None
-    if meta.get("call") != json.loads(json.dumps(call)):
-        return None
-    return Kept(
-        seed=int(meta["seed"]),
-        nodes=tuple(map(int, meta["nodes"])),
-        watch=state,
-        part=int(meta["part"]) + 1,
-        odd=tuple(map(str, meta["odd"])),
-        everybody=bool(meta["everybody"]),
-        absent=float(meta["absent"]),
-        sown=tuple(map(int, meta["sown"])),
-        misplaced=tuple((str(name), int(many)) for name, many in meta["misplaced"]),
-        planted=(int(meta["planted"][0]), int(meta["planted"][1])),
-        most=(int(meta["most"][0]), int(meta["most"][1])),
-        effects=tuple(map(float, meta["effects"])),
-        checks=checks,
-    )
 
 
 def _open(path: Path) -> io.BytesIO:

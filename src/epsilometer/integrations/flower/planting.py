@@ -26,6 +26,7 @@ from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.checkpoints import Kept
+from epsilometer.integrations.flower.commitments import Commitments
 from epsilometer.integrations.flower.messages import (
     JUST_BELOW,
     PLANTED,
@@ -71,24 +72,6 @@ _LOUD_SHARE = 1000  # weights for each loud canary: unclipped, all of them are s
 _CROWD = (
     "More than a tenth of the replies of a round are canaries: the model learns less from the "
     "clients. Take fewer canaries, unless this is a simulation for the audit alone."
-)
-_NOBODY = (
-    "Expected clients that plant canaries, but none said that it did: put canary_mod last in the "
-    "mods of the ClientApp. Without canaries nothing is proved."
-)
-_MISMATCH = (
-    "Expected clients that plant the canaries of this audit, but {wrong} of {said} replies were "
-    "about others: canary_mod and the audit must have the same canaries, seed, family and without, "
-    "and the model the same arrays. What the audit looked for was never planted."
-)
-_MISPLACED = (
-    "Expected canary_mod last among the mods of the ClientApp, but it came before {names}: "
-    "canaries of {said} replies did not pass these mods, so that they say nothing of them."
-)
-_FEW = (
-    "Expected clients that plant {count:,} canaries, but {some:,} of them were ever planted, where "
-    "{least:,} or more should have been. Canaries that nobody planted would prove 0: give the "
-    "audit and canary_mod as many canaries as there are clients that plant."
 )
 _ROBUST = {"FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"}
 
@@ -144,11 +127,7 @@ class Planting:
         self._witness: int | None = None  # the canary whose rounds say what a client loses
         self._norm_before: float | None = None
         self._single: dict[int, float] = {}
-        self._planted = [0, 0]  # replies about these canaries, and about others
-        self._sown: dict[int, None] = {}  # canaries that clients said they planted
-        self._sown_now: dict[int, None] = {}  # since the weights last moved
-        self._misplaced: dict[str, int] = {}  # mods that canaries did not pass, with replies
-        self._absent = 1.0  # chance that a node was asked in no round that was seen
+        self._said = Commitments(count=settings.count)
         self._rate, self._asked = 0.0, 0  # of the round under way
         self._canaries: Directions | None = None
         self._replies: ReplyMaker | None = None
@@ -175,9 +154,7 @@ class Planting:
             yield f"The server was started {self.part} times; the audit went on where it was."
         if self.ended:
             yield f"The audit ended before the run did: {self.ended}"
-        if self._sown:
-            some = len(self._sown)
-            yield f"{some:,} of {self.settings.count:,} canaries were planted by clients."
+        yield from self._said.describe()
         yield from self._cost.describe()
         if self.failed:
             yield f"{self.failed} replies of clients were errors."
@@ -194,17 +171,17 @@ class Planting:
                 self._begin(arrays)
                 return
             known = [] if self._others is None else self._others.list_sums()
-            now, own = self.layout.flatten(arrays), list(self._sown_now)
+            now, own = self.layout.flatten(arrays), sorted(self._said.recent)
             moved = self.watch.see(now, known=known, measured=own)
             self._unsaved |= moved
-            self._absent *= 1 - self._rate if moved else 1.0
             if moved and self._added:  # directions are orthogonal, or nearly so
                 self._cost.effects.append(min(1.0, self._added / self.watch.moved))
                 self._added = 0.0
             if moved and own:  # of clients that plant no more is known
                 self._cost.effects.append(self.watch.share)
                 self._note_share(len(own), self._asked - len(own))
-                self._sown_now.clear()
+            if moved:
+                self._said.end_round(self._rate)
 
     def _begin(self, arrays: Arrays) -> None:
         """Draw canaries for a model, whose first weights these are."""
@@ -225,11 +202,7 @@ class Planting:
             self._designate(self.kept.nodes)
             self._odd.update(dict.fromkeys(self.kept.odd))
             self._everybody &= self.kept.everybody
-            self._absent *= self.kept.absent
-            self._sown = {**dict.fromkeys(self.kept.sown), **self._sown}
-            self._misplaced = {**dict(self.kept.misplaced), **self._misplaced}
-            for place, many in enumerate(self.kept.planted):
-                self._planted[place] += many
+            self._said.restore(self.kept.said)
             self._cost = CanaryCost(self.kept.most, [*self.kept.effects])
 
     @contextmanager
@@ -262,18 +235,8 @@ class Planting:
 
     def take_commitment(self, record: MutableMapping[str, Any]) -> int | None:
         """Take it out of one record; return the canary's number where it is one of ours."""
-        said = record.pop(PLANTED, None)
-        if said is None:
-            return None
-        hashed, number, *passed = str(said).split(" ")
-        right = self.layout is not None and hashed == commit(self.settings, self.layout.names)
-        self._planted[not right] += 1
-        for name in passed:
-            self._misplaced[name] = self._misplaced.get(name, 0) + 1
-        if not right:
-            return None
-        self._sown[int(number)] = self._sown_now[int(number)] = None
-        return int(number)
+        own = None if self.layout is None else commit(self.settings, self.layout.names)
+        return self._said.take(record, own)
 
     def _look_for(self, number: int, content: RecordDict) -> None:
         """Compare a canary with the reply of its own client, unless that is masked."""
@@ -289,19 +252,8 @@ class Planting:
 
     def refuse_mismatch(self) -> None:
         """Refuse to judge canaries that nobody planted: that nothing is found would say nothing."""
-        right, wrong = self._planted
-        if self.settings.mode != "mod":
-            return
-        said = right + wrong
-        if wrong or not right:
-            raise InvalidArgument(_MISMATCH.format(wrong=wrong, said=said) if said else _NOBODY)
-        if self._misplaced:
-            names, most = ", ".join(self._misplaced), max(self._misplaced.values())
-            raise InvalidArgument(_MISPLACED.format(names=names, said=most))
-        count, some = self.settings.count, len(self._sown)
-        least = math.ceil(count * (1 - self._absent) / 2)
-        if not self._everybody and some < least:  # where all are asked, the others do not count
-            raise InvalidArgument(_FEW.format(count=count, some=some, least=least))
+        if self.settings.mode == "mod":
+            self._said.refuse_mismatch(everybody=self._everybody)
 
     @property
     def participation(self) -> Literal["hidden", "known", "unseen"]:
@@ -347,8 +299,8 @@ class Planting:
     def summarise(self) -> IterateSummary:
         """Return what was seen of canaries that some node was; the others do not count."""
         assert self.watch is not None
-        if self.settings.mode == "mod" and self._everybody and self._sown:
-            return self.watch.summarise().restrict(sorted(self._sown))
+        if self.settings.mode == "mod" and self._everybody and self._said.planted:
+            return self.watch.summarise().restrict(sorted(self._said.planted))
         return self.watch.summarise().restrict(range(self._designated))
 
     def answer(
@@ -583,10 +535,7 @@ class Planting:
             part=self.part,
             odd=tuple(self._odd),
             everybody=self._everybody,
-            absent=self._absent,
-            sown=tuple(self._sown),
-            misplaced=tuple(self._misplaced.items()),
-            planted=(self._planted[0], self._planted[1]),
+            said=self._said.export(),
             most=self._cost.most,
             effects=tuple(self._cost.effects),
             checks=None,

@@ -43,13 +43,14 @@ from epsilometer._dispatch import read_call
 from epsilometer.audits.federated.iterates import Layout
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower import (
+    AccountedMean,
     InProcessGrid,
     audit_server_app,
     canary_mod,
     run_in_process,
 )
 from epsilometer.integrations.flower.replies import RegeneratedArray, ReplyMaker
-from epsilometer.integrations.flower.settings import draw_directions
+from epsilometer.integrations.flower.settings import Settings, draw_directions
 from tests.integrations.flower_apps import (
     CLAIM,
     DELTA,
@@ -568,6 +569,33 @@ def test_a_result_that_cannot_be_written_leaves_the_run_alone(tmp_path: Path) ->
     app = server(averaging(), done=lose)
     run_in_process(audit_server_app(app, delta=DELTA, out=tmp_path / "run"), client(), nodes=20)
     assert done
+
+
+def test_a_directory_that_cannot_be_made_leaves_the_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the ServerApp runs in a directory that it cannot write to."""
+    done: list[ArrayRecord] = []
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "file").write_text("no directory", "utf-8")
+    app = server(averaging(), done=done.append)
+    asked = {"delta": DELTA, "out": tmp_path / "file" / "run"}
+    run_in_process(audit_server_app(app, **asked), client(), nodes=20)
+    assert done
+    (used,) = (tmp_path / "temporary").iterdir()
+    assert Written(used).judged
+
+
+def test_settings_are_known_again_in_another_process() -> None:
+    class Noise:
+        """Noise of one's own, described by where it lies in memory."""
+
+    told = [
+        Settings(delta=DELTA, accounted=AccountedMean(noise_multiplier=1, clip_norm=1, noise=own))
+        for own in (Noise(), Noise())
+    ]
+    assert told[0].describe("f") == told[1].describe("f")
 
 
 @pytest.mark.parametrize(

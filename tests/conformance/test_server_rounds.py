@@ -295,6 +295,44 @@ def test_less_than_the_mean_is_a_remark() -> None:
     assert "something else" in check.seen
 
 
+LOW: dict[str, Any] = {
+    "accounted": AccountedMean(noise_multiplier=0.1, clip_norm=1.0),
+    "shapes": {"a": (40, 50), "b": (600,), "c": (3,)},
+}
+
+
+def leave_three_out(every: Arrays, weights: FloatArray) -> Arrays:
+    return average_all({name: part[3:] for name, part in every.items()}, weights[3:])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"clip": clip_to_half},
+        {"clip": clip_smoothly},
+        {"clip": clip_every_part},
+        {"average": leave_three_out},
+    ],
+)
+def test_what_right_servers_leave_out_is_no_repeated_noise(parts: dict[str, Any]) -> None:
+    """It is alike in all rounds, and showed where noise is small: all four were accused."""
+    for seed in range(2):
+        found = run_server(seed, **LOW, **parts).finding()
+        assert found.verdict == "conforms", found
+        assert found.check("independence of steps").outcome == "conforms"
+
+
+def test_wrong_noise_shows_beside_what_is_left_out() -> None:
+    """What is left out made too little noise look like enough."""
+    little = run_server(0, **LOW, clip=clip_to_half, noise=0.5).finding()
+    assert little.check("noise scale").outcome == "violated"
+    assert little.check("noise scale").value == pytest.approx(0.5, abs=0.05)
+    again = run_server(
+        0, **LOW, clip=clip_to_half, draw=lambda number, rng: np.random.default_rng([9, 9, 9])
+    ).finding()
+    assert again.check("independence of steps").outcome == "violated"
+
+
 @pytest.mark.parametrize("noise", [1.0, 3.0])
 def test_evidence_has_expectation_one_at_most(noise: float) -> None:
     """Whatever the scale of the noise, and though all arrays have scales of their own."""

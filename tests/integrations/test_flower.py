@@ -17,7 +17,12 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
-from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.clientapp.mod import (
+    LocalDpMod,
+    adaptiveclipping_mod,
+    fixedclipping_mod,
+    message_size_mod,
+)
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -38,13 +43,14 @@ from epsilometer._dispatch import read_call
 from epsilometer.audits.federated.iterates import Layout
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower import (
+    AccountedMean,
     InProcessGrid,
     audit_server_app,
     canary_mod,
     run_in_process,
 )
 from epsilometer.integrations.flower.replies import RegeneratedArray, ReplyMaker
-from epsilometer.integrations.flower.settings import draw_directions
+from epsilometer.integrations.flower.settings import Settings, draw_directions
 from tests.integrations.flower_apps import (
     CLAIM,
     DELTA,
@@ -565,6 +571,33 @@ def test_a_result_that_cannot_be_written_leaves_the_run_alone(tmp_path: Path) ->
     assert done
 
 
+def test_a_directory_that_cannot_be_made_leaves_the_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the ServerApp runs in a directory that it cannot write to."""
+    done: list[ArrayRecord] = []
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "file").write_text("no directory", "utf-8")
+    app = server(averaging(), done=done.append)
+    asked = {"delta": DELTA, "out": tmp_path / "file" / "run"}
+    run_in_process(audit_server_app(app, **asked), client(), nodes=20)
+    assert done
+    (used,) = (tmp_path / "temporary").iterdir()
+    assert Written(used).judged
+
+
+def test_settings_are_known_again_in_another_process() -> None:
+    class Noise:
+        """Noise of one's own, described by where it lies in memory."""
+
+    told = [
+        Settings(delta=DELTA, accounted=AccountedMean(noise_multiplier=1, clip_norm=1, noise=own))
+        for own in (Noise(), Noise())
+    ]
+    assert told[0].describe("f") == told[1].describe("f")
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -730,6 +763,41 @@ def test_too_little_local_noise_is_found_in_single_replies(tmp_path: Path) -> No
     assert found.audit.verdict == "refuted"
     assert found.audit.view("single replies").bound.refutes(1.0)
     assert not found.audit.view("final model").bound.refutes(1.0)  # the mean hides clients
+
+
+def test_clients_without_any_local_noise_are_refuted(tmp_path: Path) -> None:
+    clients = client(mods=[canary_mod(60, seed=0, clip_norm=1.0)])
+    settings = {"mode": "mod", "local": True, "canaries": 60, "claim": EPSILON}
+    found = audit(server(averaging(), weights=4000), clients, tmp_path, nodes=80, **settings)
+    assert found.audit.verdict == "refuted"  # equal cosines were refused: no result
+
+
+def test_canaries_that_did_not_pass_later_mods_prove_nothing(tmp_path: Path) -> None:
+    """Planted outside of the clients' noise, canaries would refute a true claim."""
+    settings = {"mode": "mod", "local": True, "canaries": 60, "claim": EPSILON}
+    app, planted = server(averaging(), weights=4000), canary_mod(60, seed=0, clip_norm=1.0)
+    mods = [planted, message_size_mod, local(EPSILON)]
+    before = audit(app, client(mods=mods), tmp_path, nodes=80, **settings)
+    assert not before.judged
+    assert "it came before LocalDpMod: canaries of 60 replies" in before.told
+    mods = [local(EPSILON), planted, message_size_mod]  # which changes nothing
+    last = audit(app, client(mods=mods), tmp_path / "last", nodes=80, **settings)
+    assert last.audit.verdict == "not refuted"
+
+
+def test_canaries_that_no_client_plants_do_not_count(tmp_path: Path) -> None:
+    """400 canaries, but 40 clients: the others diluted what the 40 show, 1.7 were proved."""
+    clients = client(mods=[canary_mod(400, seed=0, clip_norm=1.0)])
+    settings = {"mode": "mod", "canaries": 400, "claim": EPSILON}
+    app = server(private(40), weights=4000)
+    found = audit(app, clients, tmp_path / "all", nodes=40, **settings)
+    assert "40 of 400 canaries were planted by clients." in found.told
+    assert found.took.size == 40
+    assert 3 < found.audit.epsilon < EPSILON
+    app = server(private(20, averaging(fraction_train=0.5)), weights=4000, rounds=3)
+    sampled = audit(app, clients, tmp_path / "sampled", nodes=40, **settings)
+    assert not sampled.judged
+    assert "of them were ever planted, where 175 or more should have been" in sampled.told
 
 
 def test_single_replies_say_nothing_of_a_server_that_adds_the_noise(tmp_path: Path) -> None:

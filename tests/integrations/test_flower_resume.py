@@ -1,5 +1,6 @@
 """A server that was killed: its audit goes on where it was."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.checkpoints import hold_folder
-from epsilometer.integrations.flower.settings import draw_directions
+from epsilometer.integrations.flower.messages import PLANTED
+from epsilometer.integrations.flower.run_directory import record_run
+from epsilometer.integrations.flower.settings import Settings, draw_directions
 from tests.integrations.flower_apps import Written
 
 REPOSITORY = Path(__file__).parents[2]
@@ -95,3 +99,39 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
         assert third == tmp_path / "run-3"
         assert kept is None
     assert (tmp_path / "run" / "watch.npz").read_bytes() == b"half written"
+
+
+def test_a_directory_of_an_older_version_is_left_alone(tmp_path: Path) -> None:
+    settings = Settings(seed=9, canaries=4, delta=1e-5, out=tmp_path / "run")
+    call = settings.describe("audit_server_app")
+    with record_run(settings, call) as planting:
+        for weights in (np.zeros(40), np.ones(40)):
+            planting.see({"w": weights.astype(np.float32)})
+        planting.save_round()
+    (tmp_path / "run" / "notes.txt").unlink()
+    with np.load(tmp_path / "run" / "watch.npz") as packed:
+        state = dict(packed)
+    meta = json.loads(str(state["meta"]))
+    del meta["said"]
+    np.savez(tmp_path / "run" / "watch.npz", **{**state, "meta": np.array(json.dumps(meta))})
+    with hold_folder(tmp_path / "run", call) as (folder, kept):
+        assert (folder, kept) == (tmp_path / "run-2", None)
+
+
+def test_what_clients_said_before_the_server_was_killed_is_not_forgotten(tmp_path: Path) -> None:
+    """Clients plant other canaries, the server is killed, and its clients plant none since."""
+    settings = Settings(mode="mod", seed=9, canaries=4, delta=1e-5, out=tmp_path / "run")
+    call = settings.describe("audit_server_app")
+    with record_run(settings, call) as planting:
+        for weights in (np.zeros(40), np.ones(40)):
+            planting.see({"w": weights.astype(np.float32)})
+            planting.begin_round(lambda: range(10), asked=5)
+            planting.take_commitment({PLANTED: "another 2"})
+        planting.see({"w": np.full(40, 2, np.float32)})
+        planting.save_round()
+    (tmp_path / "run" / "notes.txt").unlink()  # as if it had been killed
+    with record_run(settings, call) as planting:
+        planting.see({"w": np.full(40, 2, np.float32)})
+        assert planting.participation == "unseen"
+        with pytest.raises(InvalidArgument, match="2 of 2 replies were about others"):
+            planting.refuse_mismatch()

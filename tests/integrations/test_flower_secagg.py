@@ -81,6 +81,8 @@ def test_canaries_plant_themselves_under_the_masks(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.final[CANARIES:], 0, atol=1e-3)
     assert "last round were seen only if they crossed" in found.told
     assert found.judged
+    assert "Canaries were at most 4 of the 8 replies of a round." in found.told
+    assert "What canaries added had 100% of the length" in found.told
 
 
 @pytest.mark.parametrize("through", [audit_server_app, audited_strategy])

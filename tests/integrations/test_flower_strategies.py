@@ -354,6 +354,16 @@ def test_older_strategies_write_after_every_round(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_older_strategies_whose_result_cannot_be_written_train_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory", "utf-8")
+    called: list[tuple[int, str]] = []
+    strategy = audited_strategy(
+        Old(), delta=DELTA, canaries=4, mode="virtual", out=tmp_path / "file" / "run"
+    )
+    run_in_process(old_app(strategy, rounds=2), old_client(called=called), nodes=8)
+    assert sum(what == "fit" for _, what in called) == 16
+
+
 def test_older_apps_whose_canaries_have_no_room(tmp_path: Path) -> None:
     called: list[tuple[int, str]] = []
     app = audit_server_app(

@@ -1,5 +1,6 @@
 """Rounds of any framework: weights in, an audit out."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import epsilometer as em
+from epsilometer.conformance.whitening import Whitening
 from epsilometer.errors import InvalidArgument
+from epsilometer.federation import MatrixNoise, TreeNoise
 from epsilometer.integrations.rounds import AccountedMean, IterateWatch
+from epsilometer.stats.gaussians import gaussian_epsilon
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "federated_rounds"))
 import plain_loop
@@ -69,6 +74,44 @@ def test_what_was_released_is_checked(noise: float, verdict: str) -> None:
     canaries = IterateWatch(start, clip_norm=1.0, canaries=5, seed=5, accounted=accounted)
     loop(canaries, start, noise=noise, planted=5)
     assert canaries.audit(20.0, delta=DELTA).verdict == verdict
+
+
+@pytest.mark.parametrize("tell", [True, False])
+def test_the_result_says_what_canaries_cost(tell: bool) -> None:
+    start = model()
+    canaries = IterateWatch(start, clip_norm=1.0, canaries=100, seed=5)
+    loop(canaries, start, noise=0.2, tell=tell)
+    said = canaries.audit(delta=DELTA).view("final model").bound.caveats
+    found = re.search(r"canaries added had (\d+)% of the length of a round's change", str(said))
+    assert found is not None
+    # Lengths: canaries 10, clients 20, noise of 2,500 weights 10.
+    assert float(found[1]) == pytest.approx(100 / np.sqrt(1 + 4 + 1), abs=4)
+    assert ("Canaries were at most 100 of the 120 replies of a round." in said) == tell
+
+
+@pytest.mark.parametrize("noise", [TreeNoise(), MatrixNoise()], ids=["tree", "matrix"])
+def test_all_rounds_of_correlated_noise_prove_more_than_the_last_model(noise: Any) -> None:
+    """The tree proved less: 1.7 by all rounds, 2.4 by the final model."""
+    rounds, size, sigma = 16, 20_000, 0.8
+    drawn = noise.start(size, rounds=rounds, generator=torch.Generator().manual_seed(0))
+    now = {"w": np.zeros((100, 150)), "b": np.zeros(5000)}
+    accounted = AccountedMean(noise_multiplier=sigma, clip_norm=1.0, noise=noise, clients=100)
+    canaries = IterateWatch(now, clip_norm=1.0, canaries=288, seed=1, accounted=accounted)
+    for number in range(rounds):
+        members = range(18 * number, 18 * number + 18)
+        step = drawn.next(sigma).numpy().astype(np.float64)
+        total = {"w": step[:15000].reshape(100, 150), "b": step[15000:]}
+        for each in members:
+            own = canaries.make_update(each)
+            total = {name: part + own[name] for name, part in total.items()}
+        now = {name: part + total[name] / 100 for name, part in now.items()}
+        canaries.see(now, canaries=members, updates=[])
+    found = canaries.audit(delta=DELTA)
+    assert found.conformance.verdict == "conforms"
+    final, every = found.view("final model"), found.view("all rounds")
+    assert final.bound.epsilon + 1 < every.bound.epsilon
+    sensitivity = np.linalg.norm(Whitening(noise).make_encoder(rounds), axis=0).max()
+    assert every.bound.epsilon < gaussian_epsilon(sigma / sensitivity, DELTA)
 
 
 def test_the_noise_of_a_clients_own_rounds_is_a_bound() -> None:

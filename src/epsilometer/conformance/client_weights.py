@@ -15,6 +15,7 @@ from epsilometer.types import FloatArray
 
 MOST_KEPT = 1 << 22  # numbers of all updates of a round: 32 MiB
 _JITTER = 1e-10  # relative, of products of updates: some may be equal
+_WEIGHTS_EACH = 10  # for each update: fresh noise is a tenth of an array at most
 _TRIMMED = 5  # one value in so many is left out at either end
 _SHORT = (1.0, 0.95)  # in clipping norms: what is shorter may be the only thing averaged
 
@@ -105,6 +106,32 @@ class SampledUpdates:
             rows = np.array([row[low:high] for row in self._rows]) / self._unit
             found.add_array(rows, sampled[low:high], place)
         return found if found.arrays else None
+
+    def replace_mixtures(
+        self, residual: FloatArray, rng: np.random.Generator
+    ) -> list[tuple[int, FloatArray]] | None:
+        """Return the residual with fresh noise in place of all that is a mixture of updates.
+
+        Whatever less of updates a right server took, what is returned is its noise. Arrays come
+        with their places; those of fewer than ten weights for each update are left out. None where
+        only some coordinates of updates were kept.
+
+        Args:
+            residual: All coordinates.
+            rng: Where fresh noise comes from.
+        """
+        count, found = len(self._rows), list[tuple[int, FloatArray]]()
+        if self._stride > 1 or not count:
+            return None
+        for place, (low, high) in enumerate(zip([0, *self._ends[:-1]], self._ends, strict=True)):
+            part, size = residual[low:high], high - low
+            if size < _WEIGHTS_EACH * count:
+                continue
+            basis = np.linalg.qr(np.array([row[low:high] for row in self._rows]).T)[0]
+            left = part - basis @ (basis.T @ part)
+            scale = float(np.linalg.norm(left)) / math.sqrt(size - count)
+            found.append((place, left + scale * (basis @ rng.standard_normal(count))))
+        return found
 
 
 class WeightEstimates:

@@ -13,11 +13,13 @@ from epsilometer.audits.federated.directions import Family, make_directions
 from epsilometer.audits.federated.iterates import (
     KEPT,
     Arrays,
+    CanaryCost,
     CosineWatch,
     Layout,
     OtherUpdates,
 )
 from epsilometer.audits.federated.subject import measure_iterates
+from epsilometer.audits.federated.whitened import make_whitened
 from epsilometer.conformance.round_sums import AccountedMean
 from epsilometer.conformance.server_rounds import RoundWatch
 from epsilometer.core.audit import Audit, Provenance
@@ -42,7 +44,8 @@ class IterateWatch:
     Args:
         model: The weights before training, arrays by name. Floating-point arrays count.
         clip_norm: To what the server clips a client's update, over all arrays together.
-        canaries: How many there are. More than a tenth of a round's clients harm the model.
+        canaries: How many there are. More than a tenth of a round's clients harm the model; the
+            result says how much of the change of the weights was theirs.
         seed: Of the directions, a secret; drawn by the system unless given.
         family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
         sampled: Whether rounds have only some of the clients, who stay unknown, so that a claim may
@@ -93,11 +96,15 @@ class IterateWatch:
             self._layout.flatten(model),
             sizes=self._layout.sizes,
             memory=0 if sampled else KEPT,
+            whitened=None
+            if sampled
+            else make_whitened(canaries, getattr(accounted, "noise", None)),
         )
         self._canaries, self._clip_norm, self._sampled = canaries, float(clip_norm), sampled
         self._accounted, self._rounds = accounted, RoundWatch()
         self._model = {name: np.array(value) for name, value in model.items()}
         self._witness: int | None = None  # the canary whose rounds say what a client loses
+        self._cost = CanaryCost()
 
     def make_update(self, number: int) -> dict[str, NDArray[Any]]:
         """Return what a canary adds to the weights that it is sent, made afresh at every call."""
@@ -141,7 +148,12 @@ class IterateWatch:
             self._add_updates(updates, examples, clients, others, members.tolist(), model)
         self._watch.next_round()
         self._watch.take_part(members)
-        self._watch.see(self._layout.flatten(model), known=others.list_sums())
+        own = members.tolist()
+        if self._watch.see(self._layout.flatten(model), known=others.list_sums(), measured=own):
+            if own:
+                self._cost.effects.append(self._watch.share)
+            if updates is not None:
+                self._cost.count(len(own), of=len(own) + others.count)
         self._model = {name: np.array(value) for name, value in model.items()}
 
     def _add_updates(
@@ -209,6 +221,7 @@ class IterateWatch:
             dimension=self._layout.size,
             participation=knowledge,
             subject=title,
+            caveats=tuple(self._cost.describe()),
         )
         checks = () if self._accounted is None else (self._rounds.finding(bound=bound),)
         return Audit(

@@ -11,7 +11,7 @@ import epsilometer as em
 from epsilometer import federation
 from epsilometer.audits.federated.directions import HadamardCanaries
 from epsilometer.audits.federated.iterates import MatchedFilter
-from epsilometer.audits.federated.whitened import WhitenedFilter, make_filter
+from epsilometer.audits.federated.whitened import WhitenedFilter, make_filter, make_whitened
 from epsilometer.conformance.whitening import Whitening
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.sphere import cosine_bound, cosine_cdf, tied_bound
@@ -36,7 +36,7 @@ def simulate(
     rounds, dimension = len(encoder), 3000
     family = HadamardCanaries(count=canaries, dimension=dimension, key=int(rng.integers(2**62)))
     noise = sigma * np.linalg.solve(encoder, rng.normal(size=(rounds, dimension)))
-    found, who = WhitenedFilter(canaries, encoder), np.arange(canaries)
+    found, who = WhitenedFilter(canaries, Whitening.by_encoder(encoder)), np.arange(canaries)
     steps = []
     for place in range(rounds):
         members = who[who % rounds == place]
@@ -61,7 +61,7 @@ def test_the_filter_is_that_of_a_loop(rng: np.random.Generator) -> None:
 def test_who_took_no_part_has_the_null_law(rng: np.random.Generator) -> None:
     """Also where noise is not what was declared."""
     family = HadamardCanaries(count=1000, dimension=4096, key=1)
-    found = WhitenedFilter(1000, Whitening.by_tree().make_encoder(6))
+    found = WhitenedFilter(1000, Whitening.by_tree())
     for place in range(6):
         step = rng.standard_cauchy(size=4096)
         found.see(step, family.cosines(step), np.flatnonzero(np.arange(1000) % 6 == place))
@@ -126,3 +126,17 @@ def test_noise_whose_law_is_unknown_is_looked_at_as_it_is() -> None:
     assert isinstance(make_filter(3, noise=NOISES[0], **asked), WhitenedFilter)
     huge = {**asked, "dimension": 10**9}
     assert isinstance(make_filter(3, noise=NOISES[0], **huge), MatchedFilter)
+
+
+def test_rounds_beyond_memory_or_beyond_what_is_declared_are_not_whitened() -> None:
+    small = WhitenedFilter(1, Whitening.by_tree(), memory=1000)
+    short = make_whitened(1, np.array([[1.0, 0.0], [-0.5, 1.0]]))
+    assert short is not None
+    for found, rounds in ((small, 2), (short, 2)):
+        for _ in range(rounds):
+            found.see(np.ones(100), np.array([0.5]), [0])
+            assert not found.full
+        found.see(np.ones(100), np.array([0.5]), [0])
+        assert found.full
+    assert make_whitened(1, federation.IndependentNoise()) is None
+    assert make_whitened(1, None) is None

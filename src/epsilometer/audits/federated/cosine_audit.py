@@ -247,6 +247,7 @@ def measure_cosines(
     *,
     adjacency: Adjacency = "unstated",
     estimates: Sequence[EpsilonEstimate] = (),
+    distinct: bool = False,
     **counts: Any,
 ) -> EpsilonFinding:
     """Return what cosines prove and estimate.
@@ -257,6 +258,9 @@ def measure_cosines(
             one-sided for bounds, two-sided for the intervals of estimates.
         adjacency: Under which it was measured, where the claim does not state one.
         estimates: Further ε by theory, after those of the cosines.
+        distinct: Whether canaries are known to differ, so that equal cosines mean no noise: then
+            nothing is estimated. Else the same canary may have been planted again and again, and
+            equal cosines are refused.
         **counts: Units of work that were planned, used and failed, where there are any.
     """
     claim, delta, seed = request.claim, request.known_delta, request.seed
@@ -285,8 +289,9 @@ def measure_cosines(
             epsilon_lower_bound(scores, seed=seed, **asked),
             epsilon_lower_bound(scores, method="jeffreys", rule=Best(), seed=seed, **asked),
         ]
-    if inside.size == 1:
-        pass  # one shows no spread that a law could be fitted to
+    alike = float(inside.std()) <= np.finfo(np.float32).eps * abs(float(inside.mean()))
+    if inside.size == 1 or (alike and distinct):
+        pass  # no spread that a law could be fitted to
     elif outside is not None:
         own = [
             largest_estimate(inside, outside, dimension=subject.dimension, **named, **asked),

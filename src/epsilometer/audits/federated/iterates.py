@@ -1,10 +1,10 @@
 """Watch canaries in the iterates of a federated run, one vector of weights at a time."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -115,9 +115,9 @@ class IterateSummary:
     still: int = 0
     lost: int = 0
 
-    def restrict(self, count: int) -> "IterateSummary":
-        """Return the same of the first ``count`` planted canaries: others could not take part."""
-        own, planted = np.arange(count), self.took.size
+    def restrict(self, numbers: Sequence[int]) -> "IterateSummary":
+        """Return the same of some of the planted canaries: others could not take part."""
+        own, planted = np.asarray(numbers, np.int64), self.took.size
         every = np.concatenate([own, np.arange(planted, self.final.size)])
         return dataclasses.replace(
             self,
@@ -196,6 +196,56 @@ class MatchedFilter:
         self._left, self._kept = 0, []
 
 
+class Whitened(Protocol):
+    """What looks for canaries in rounds of correlated noise, as ``WhitenedFilter`` does."""
+
+    full: bool
+
+    def see(self, vector: NDArray[Any], cosines: FloatArray, members: ArrayLike) -> None:
+        """Take what a round released, all cosines with it, and who took part."""
+
+    def summarise(self) -> FloatArray:
+        """Return the cosine of each canary with its matched filter."""
+
+
+@dataclass
+class CanaryCost:
+    """What canaries cost the model, over the rounds in which there were any.
+
+    Attributes:
+        most: Canaries and replies of the round with the largest share of canaries.
+        effects: Length of what canaries added, in lengths of a round's change of the weights.
+
+    Example:
+        >>> cost = CanaryCost()
+        >>> cost.count(2, of=8)
+        >>> cost.effects.append(0.25)
+        >>> list(cost.describe())[0]
+        'Canaries were at most 2 of the 8 replies of a round.'
+    """
+
+    most: tuple[int, int] = (0, 1)
+    effects: list[float] = dataclasses.field(default_factory=list)
+
+    def count(self, canaries: int, *, of: int) -> None:
+        """Count the canaries among the replies of a round."""
+        if canaries * self.most[1] > self.most[0] * of:
+            self.most = canaries, of
+
+    def describe(self) -> Iterator[str]:
+        """Yield what a reader must know."""
+        if self.most[0]:
+            yield (
+                f"Canaries were at most {self.most[0]:,} of the {self.most[1]:,} replies of a "
+                "round."
+            )
+        if self.effects:
+            yield (
+                f"What canaries added had {np.mean(self.effects):.0%} of the length of a round's "
+                "change of the weights, mean of rounds with canaries."
+            )
+
+
 class OtherUpdates:
     """Add up the updates of real clients in each way in which a server may average them.
 
@@ -203,6 +253,9 @@ class OtherUpdates:
         clip_norm: To what the server clips, over all arrays together; None where that is unknown,
             or one norm per array.
         sizes: Numbers in each array, where every array has its own norm.
+
+    Attributes:
+        count: How many updates there were.
 
     Example:
         >>> others = OtherUpdates(clip_norm=1.0)
@@ -214,11 +267,12 @@ class OtherUpdates:
     def __init__(
         self, *, clip_norm: float | Sequence[float] | None = None, sizes: Sequence[int] = ()
     ) -> None:
-        self._clip_norm, self._sizes = clip_norm, sizes
+        self._clip_norm, self._sizes, self.count = clip_norm, sizes, 0
         self._sums: list[FloatArray] = []
 
     def add(self, update: FloatArray, *, examples: float = 1.0) -> None:
         """Add an update; one that is not finite is left out, as if it were unknown."""
+        self.count += 1
         if not np.isfinite(update).all():
             return
         ways = [update] if self._clip_norm is None else [update, self._clip(update)]
@@ -307,6 +361,7 @@ class CosineWatch:
 
     Attributes:
         moved: Length of the last change of the weights.
+        share: How much of it was the canaries', as a ratio of lengths, where it was asked for.
 
     Guarantees: a vector that comes twice running is one iterate; memory grows with rounds up to
         ``memory`` alone; whatever is known of a round, the law of canaries that took no part in it
@@ -332,6 +387,7 @@ class CosineWatch:
         *,
         sizes: Sequence[int] | None = None,
         memory: int = 0,
+        whitened: Whitened | None = None,
     ) -> None:
         """Begin with the first weights.
 
@@ -340,6 +396,8 @@ class CosineWatch:
             start: The weights before training.
             sizes: Numbers in each array of the model, for :func:`weigh_arrays`; one by default.
             memory: That of :class:`MatchedFilter`.
+            whitened: What compares each canary with its own rounds in place of that, where noise is
+                declared to be correlated, as long as its rounds fit.
         """
         _validate.whole(2, count=canaries.count)
         if canaries.count % 2:
@@ -356,19 +414,27 @@ class CosineWatch:
         self._largest = np.full(canaries.count, -np.inf)
         self._took = np.zeros(canaries.count // 2, np.int64)
         self._matched = MatchedFilter(canaries.count // 2, memory=memory)
+        self._whitened = whitened
         self._pending: list[int] = []
         self._rounds = self._informed = self._still = self._lost = 0
-        self.moved = 0.0
+        self.moved = self.share = 0.0
 
     def take_part(self, indices: ArrayLike) -> None:
         """Note that these canaries answered in the round under way."""
         self._pending.extend(np.atleast_1d(np.asarray(indices, np.int64)).tolist())
 
-    def see(self, weights: ArrayLike, *, known: Sequence[FloatArray] = ()) -> bool:
+    def see(
+        self,
+        weights: ArrayLike,
+        *,
+        known: Sequence[FloatArray] = (),
+        measured: Sequence[int] = (),
+    ) -> bool:
         """Take the next iterate; return whether it differs from the one before.
 
         Args:
             weights: The iterate.
+            measured: Canaries whose share of the change is measured, which takes another look.
             known: What the other clients are known to have added, up to a factor each: the mean of
                 their updates, say. It is taken out before canaries are looked for.
         """
@@ -377,11 +443,20 @@ class CosineWatch:
             return False
         if not np.isfinite(now).all():
             self._lost += 1
+            self._whitened = None  # which needs all rounds
             self._pending.clear()
             return False
         step: FloatArray = now - self._last
         self.moved = float(np.linalg.norm(step))
-        step = weigh_arrays(remove_known(step, known), self._sizes)
+        if measured:  # less what directions have of any vector by chance
+            own = self._canaries.cosines(step)[list(measured)]
+            chance = len(measured) / self._canaries.dimension
+            self.share = float(np.sqrt(max(0.0, float(np.sum(own**2)) - chance) / (1 - chance)))
+        step = remove_known(step, known)
+        if self._whitened is not None:  # of arrays as they are: weights differ between rounds
+            self._whitened.see(step, self._canaries.cosines(step), self._pending)
+            self._whitened = None if self._whitened.full else self._whitened
+        step = weigh_arrays(step, self._sizes)
         cosines = self._canaries.cosines(step)
         self._largest = np.maximum(self._largest, cosines)
         self._matched.see(step, cosines, self._pending)
@@ -420,10 +495,12 @@ class CosineWatch:
         self._largest, self._took = kept["largest"].copy(), kept["took"].copy()
         self._rounds, self._informed, self._still, self._lost = map(int, kept["counts"])
         self._matched.restore(kept["matched"])
+        self._whitened = None
 
     def forget_rounds(self) -> None:
         """Let vectors of rounds go, where nobody may know who took part in which."""
         self._matched.forget()
+        self._whitened = None
 
     def summarise(self) -> IterateSummary:
         """Return what was seen so far; cosines are 0 where nothing moved."""
@@ -433,7 +510,7 @@ class CosineWatch:
             largest=self._largest if self._rounds else np.zeros(self._canaries.count),
             took=self._took.copy(),
             rounds=self._rounds,
-            matched=self._matched.summarise(),
+            matched=(self._whitened or self._matched).summarise(),
             orthonormal=self._canaries.orthonormal,
             informed=self._informed > 0,
             still=self._still + bool(self._pending),

@@ -380,6 +380,7 @@ def measure_iterates(
                 request,
                 adjacency="zero_out",
                 estimates=estimates,
+                distinct=True,
                 **counts,
             )
         warned = (str(warning.message) for warning in caught)

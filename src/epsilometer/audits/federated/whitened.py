@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from epsilometer.audits.federated.iterates import KEPT, MatchedFilter
 from epsilometer.conformance.whitening import Whitening
 from epsilometer.errors import InvalidArgument
-from epsilometer.types import FloatArray
+from epsilometer.types import FloatArray, IntArray
 
 
 class WhitenedFilter:
@@ -25,41 +25,70 @@ class WhitenedFilter:
 
     Args:
         count: How many canaries.
-        encoder: C, lower triangular, one row per round.
+        declared: The law of the noise.
+        memory: Bytes for vectors of rounds; where there are more, nothing is found.
+
+    Attributes:
+        full: Whether rounds were too many, for memory or for what is declared.
 
     Example:
-        >>> found = WhitenedFilter(1, np.array([[1.0, 0.0], [1.0, 1.0]]))
+        >>> found = WhitenedFilter(1, Whitening.by_tree())
         >>> found.see(np.array([2.0, 0.0]), np.array([1.0]), [0])
         >>> found.see(np.array([-1.0, 1.0]), np.array([-0.7]), [])
         >>> found.summarise().round(2)  # y = (2, 0), (1, 1), and v = (3, 1)
         array([0.95])
     """
 
-    def __init__(self, count: int, encoder: FloatArray) -> None:
-        self._encoder = encoder
-        self._weights = np.zeros((count, len(encoder)))
-        self._dots = np.zeros((count, len(encoder)))
+    def __init__(self, count: int, declared: Whitening, *, memory: int = KEPT) -> None:
+        self._count, self._declared, self._left = count, declared, memory
+        self._members: list[IntArray] = []
+        self._dots: list[FloatArray] = []
         self._steps: list[NDArray[np.float32]] = []
+        self.full = False
 
     def see(self, vector: NDArray[Any], cosines: FloatArray, members: ArrayLike) -> None:
         """Take what a round released, all cosines with it, and who took part."""
-        place, own = len(self._steps), np.unique(np.asarray(members, np.int64))
-        self._weights[own] += self._encoder[:, place]
-        self._dots[:, place] = cosines[: len(self._dots)] * float(np.linalg.norm(vector))
-        self._steps.append(vector.astype(np.float32))
+        self._left -= 4 * vector.size
+        with suppress(InvalidArgument):  # no noise is declared for so many rounds
+            self._declared.row(len(self._steps))
+            if self._left >= 0 and not self.full:
+                self._members.append(np.unique(np.asarray(members, np.int64)))
+                self._dots.append(cosines[: self._count] * float(np.linalg.norm(vector)))
+                self._steps.append(vector.astype(np.float32))
+                return
+        self.full = True
+        self._steps.clear()
 
     def summarise(self) -> FloatArray:
         """Return the cosine of each canary with its matched filter; nan without a round."""
         many = len(self._steps)
         if not many:
-            return np.full(len(self._dots), np.nan)
-        steps = np.stack(self._steps)
-        by_round = self._weights[:, :many] @ self._encoder[:many, :many]  # a y = (a C) x
+            return np.full(self._count, np.nan)
+        encoder, weights = self._declared.make_encoder(many), np.zeros((self._count, many))
+        for place, own in enumerate(self._members):
+            weights[own] += encoder[:, place]
+        steps, dots = np.stack(self._steps), np.stack(self._dots, axis=1)
+        by_round = weights @ encoder  # a y = (a C) x
         products = (steps @ steps.T).astype(np.float64)
         squares = np.einsum("is,st,it->i", by_round, products, by_round)
         with np.errstate(invalid="ignore", divide="ignore"):
-            cosines = np.sum(by_round * self._dots[:, :many], axis=1) / np.sqrt(squares)
+            cosines = np.sum(by_round * dots, axis=1) / np.sqrt(squares)
         return np.where(squares > 0, np.clip(cosines, -1.0, 1.0), np.nan)
+
+
+def make_whitened(count: int, noise: Any) -> WhitenedFilter | None:
+    """Return what looks for canaries in declared noise; None where it is independent, or unknown.
+
+    Args:
+        count: How many canaries.
+        noise: As declared to ``Whitening``.
+    """
+    if noise is not None:
+        with suppress(InvalidArgument, TypeError):  # of another's making, of unknown law
+            declared = Whitening(noise)
+            if np.any(np.tril(declared.make_encoder(2), -1)):
+                return WhitenedFilter(count, declared)
+    return None
 
 
 def make_filter(
@@ -76,5 +105,7 @@ def make_filter(
     """
     if getattr(noise, "steady", False) and 4 * rounds * dimension <= KEPT:
         with suppress(InvalidArgument, TypeError):  # of another's making, of unknown law
-            return WhitenedFilter(count, Whitening(noise).make_encoder(rounds))
+            declared = Whitening(noise)
+            declared.make_encoder(rounds)
+            return WhitenedFilter(count, declared)
     return MatchedFilter(count, memory=memory)

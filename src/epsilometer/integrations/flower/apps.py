@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +29,7 @@ with needs("flwr", extra="flower"):
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import Strategy
 
+_log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
 _S = TypeVar("_S", Strategy, OldStrategy)
 _AFTER_EVERY = "Written after every round: a run that ended early looks like a short one."
 _WORKFLOW = (
@@ -127,9 +129,12 @@ def audited_strategy(strategy: _S, **asked: Any) -> _S:
         planting, folders = Planting(settings), list[Path]()
 
         def after_round() -> None:
-            if not folders:
-                folders.append(make_folder(settings.out))
-            write_run(planting, folders[0], call, _AFTER_EVERY)
+            try:
+                if not folders:
+                    folders.append(make_folder(settings.out))
+                write_run(planting, folders[0], call, _AFTER_EVERY)
+            except Exception:  # the run never fails because of its audit
+                _log.exception("epsilometer: no result could be written to %s", settings.out)
 
         return CanaryStrategy(strategy, planting, after_round)
     if not isinstance(strategy, Strategy):

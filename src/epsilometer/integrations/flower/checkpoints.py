@@ -19,6 +19,7 @@ from epsilometer.engine.store import is_busy, lock
 from epsilometer.errors import EpsilometerError, InvalidArgument
 
 _STATE, _START, _CHECKS = "watch.npz", "start.npy", "checks.json"
+_META = ("seed", "nodes", "part", "odd", "everybody", "said", "most", "effects")
 _ENDED = "notes.txt"  # written when a run ends
 
 
@@ -32,6 +33,10 @@ class Kept:
         watch: What was seen of them, as of ``CosineWatch.export``.
         part: How often the run was begun, this time included.
         odd: What a reader must know.
+        everybody: Whether all nodes were asked in every round.
+        said: What clients said that they planted, as of ``Commitments.export``.
+        most: Canaries and replies of the round with the largest share of canaries.
+        effects: Of canaries on the weights, round by round.
         checks: What was found of the released weights until then.
     """
 
@@ -40,6 +45,10 @@ class Kept:
     watch: Mapping[str, NDArray[Any]] = field(repr=False)
     part: int
     odd: tuple[str, ...] = ()
+    everybody: bool = True
+    said: dict[str, Any]
+    most: tuple[int, int] = (0, 1)
+    effects: tuple[float, ...] = ()
     checks: ConformanceFinding | None
 
 
@@ -99,8 +108,7 @@ def keep_round(
     start = watch.pop("start")
     if not (folder / _START).exists():
         write_whole(folder / _START, _pack(start))
-    names = ("seed", "nodes", "part", "odd")
-    meta = {"call": call, **{name: getattr(kept, name) for name in names}}
+    meta = {"call": call, **{name: getattr(kept, name) for name in _META}}
     packed = io.BytesIO()
     np.savez(packed, meta=np.array(json.dumps(meta)), **watch)
     write_whole(folder / _CHECKS, to_json(checks).encode("utf-8"))
@@ -117,18 +125,22 @@ def _read(folder: Path, call: Mapping[str, Any]) -> Kept | None:
         meta = json.loads(str(state.pop("meta")))
         state["start"] = np.load(_open(folder / _START))
         checks = from_json(read_plain(folder / _CHECKS)).conformance
-    except (OSError, ValueError, KeyError, EpsilometerError):  # damaged: left as it is
+        if meta["call"] != json.loads(json.dumps(call)):
+            return None
+        return Kept(
+            seed=int(meta["seed"]),
+            nodes=tuple(map(int, meta["nodes"])),
+            watch=state,
+            part=int(meta["part"]) + 1,
+            odd=tuple(map(str, meta["odd"])),
+            everybody=bool(meta["everybody"]),
+            said=dict(meta["said"]),
+            most=(int(meta["most"][0]), int(meta["most"][1])),
+            effects=tuple(map(float, meta["effects"])),
+            checks=checks,
+        )
+    except (OSError, ValueError, KeyError, EpsilometerError):  # damaged, or older: left as it is
         return None
-    if meta.get("call") != json.loads(json.dumps(call)):
-        return None
-    return Kept(
-        seed=int(meta["seed"]),
-        nodes=tuple(map(int, meta["nodes"])),
-        watch=state,
-        part=int(meta["part"]) + 1,
-        odd=tuple(map(str, meta["odd"])),
-        checks=checks,
-    )
 
 
 def _open(path: Path) -> io.BytesIO:

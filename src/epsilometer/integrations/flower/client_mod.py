@@ -1,5 +1,6 @@
 """Plant canaries in the clients themselves, by a mod of their ``ClientApp``."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -28,6 +29,8 @@ with needs("flwr", extra="flower"):
     from flwr.app import ConfigRecord, Context, Message
 
 _Handler: TypeAlias = Callable[[Message, Context], Message]
+# Flower's own mods that change nothing: a canary need not pass them.
+_MEASURING = {"arrays_size_mod", "message_size_mod", "parameters_size_mod"}
 _RESULTS = "fitres.metrics"  # where older clients put what they say
 
 
@@ -84,7 +87,8 @@ def canary_mod(
         row = draw_directions(family, canaries, layout.size, seed).rows([number])[0]
         name = next(iter(reply.content.array_records))
         reply.content[name] = to_record(layout.move(sent, row * np.float32(norm * JUST_BELOW)))
-        planted = f"{commit(asked, layout.names)} {number}"
+        passed_by = list_later_mods(call_next)
+        planted = " ".join([commit(asked, layout.names), str(number), *passed_by])
         if _RESULTS in reply.content.config_records:
             reply.content.config_records[_RESULTS][PLANTED] = planted
         else:
@@ -92,3 +96,20 @@ def canary_mod(
         return reply
 
     return mod
+
+
+def list_later_mods(call_next: _Handler) -> list[str]:
+    """Return names of mods that a canary does not pass, since they come after ``canary_mod``.
+
+    Flower calls the next mod through a closure; where that is made otherwise, none are known.
+    """
+    names = []
+    while getattr(call_next, "__qualname__", "").startswith("make_ffn.") and (
+        found := inspect.getclosurevars(call_next).nonlocals
+    ):
+        later = found.get("_mod")
+        name = str(getattr(later, "__name__", type(later).__name__))
+        if name not in _MEASURING:
+            names.append(name)
+        call_next = found.get("_ffn", None)
+    return names

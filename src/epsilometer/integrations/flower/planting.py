@@ -1,6 +1,7 @@
 """Plant canaries in one Flower run: who they are, what they answer, what is seen of them."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -11,11 +12,13 @@ from epsilometer._extras import needs
 from epsilometer.audits.federated.directions import Directions
 from epsilometer.audits.federated.iterates import (
     KEPT,
+    CanaryCost,
     CosineWatch,
     IterateSummary,
     Layout,
     OtherUpdates,
 )
+from epsilometer.audits.federated.whitened import make_whitened
 from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.round_sums import AccountedMean
 from epsilometer.conformance.server_rounds import RoundWatch
@@ -23,6 +26,7 @@ from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.flower.checkpoints import Kept
+from epsilometer.integrations.flower.commitments import Commitments
 from epsilometer.integrations.flower.messages import (
     JUST_BELOW,
     PLANTED,
@@ -69,15 +73,6 @@ _CROWD = (
     "More than a tenth of the replies of a round are canaries: the model learns less from the "
     "clients. Take fewer canaries, unless this is a simulation for the audit alone."
 )
-_NOBODY = (
-    "Expected clients that plant canaries, but none said that it did: put canary_mod last in the "
-    "mods of the ClientApp. Without canaries nothing is proved."
-)
-_MISMATCH = (
-    "Expected clients that plant the canaries of this audit, but {wrong} of {said} replies were "
-    "about others: canary_mod and the audit must have the same canaries, seed, family and without, "
-    "and the model the same arrays. What the audit looked for was never planted."
-)
 _ROBUST = {"FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"}
 
 
@@ -122,8 +117,7 @@ class Planting:
         self.rounds = RoundWatch(level=LEVEL / (self.part * (self.part + 1)))
         self.after_round: Callable[[], None] = lambda: None
         self._unsaved = False
-        self._added, self._effects = 0.0, list[float]()
-        self._most = (0, 1)
+        self._added, self._cost = 0.0, CanaryCost()
         self.ended = ""
         self._sent: Arrays | None = None
         self._nodes = 0
@@ -133,7 +127,8 @@ class Planting:
         self._witness: int | None = None  # the canary whose rounds say what a client loses
         self._norm_before: float | None = None
         self._single: dict[int, float] = {}
-        self._planted = [0, 0]  # replies about these canaries, and about others
+        self._said = Commitments(count=settings.count)
+        self._rate, self._asked = 0.0, 0  # of the round under way
         self._canaries: Directions | None = None
         self._replies: ReplyMaker | None = None
         self._odd: dict[str, None] = {}
@@ -159,12 +154,8 @@ class Planting:
             yield f"The server was started {self.part} times; the audit went on where it was."
         if self.ended:
             yield f"The audit ended before the run did: {self.ended}"
-        if self._effects:
-            yield (
-                f"Canaries were at most {self._most[0]:,} of the {self._most[1]:,} replies of a "
-                f"round. What they added had {np.mean(self._effects):.0%} of the length of a "
-                "round's change of the weights, mean of rounds with canaries."
-            )
+        yield from self._said.describe()
+        yield from self._cost.describe()
         if self.failed:
             yield f"{self.failed} replies of clients were errors."
         if self.missing:
@@ -180,11 +171,17 @@ class Planting:
                 self._begin(arrays)
                 return
             known = [] if self._others is None else self._others.list_sums()
-            moved = self.watch.see(self.layout.flatten(arrays), known=known)
+            now, own = self.layout.flatten(arrays), sorted(self._said.recent)
+            moved = self.watch.see(now, known=known, measured=own)
             self._unsaved |= moved
             if moved and self._added:  # directions are orthogonal, or nearly so
-                self._effects.append(min(1.0, self._added / self.watch.moved))
+                self._cost.effects.append(min(1.0, self._added / self.watch.moved))
                 self._added = 0.0
+            if moved and own:  # of clients that plant no more is known
+                self._cost.effects.append(self.watch.share)
+                self._note_share(len(own), self._asked - len(own))
+            if moved:
+                self._said.end_round(self._rate)
 
     def _begin(self, arrays: Arrays) -> None:
         """Draw canaries for a model, whose first weights these are."""
@@ -198,11 +195,15 @@ class Planting:
             self.layout.flatten(arrays),
             sizes=self.layout.sizes,
             memory=0 if asked.mode == "mod" else KEPT,
+            whitened=make_whitened(asked.count, getattr(asked.accounted, "noise", None)),
         )
         if self.kept is not None:
             self.watch.restore(self.kept.watch)
             self._designate(self.kept.nodes)
             self._odd.update(dict.fromkeys(self.kept.odd))
+            self._everybody &= self.kept.everybody
+            self._said.restore(self.kept.said)
+            self._cost = CanaryCost(self.kept.most, [*self.kept.effects])
 
     @contextmanager
     def guard(self) -> Iterator[None]:
@@ -234,13 +235,8 @@ class Planting:
 
     def take_commitment(self, record: MutableMapping[str, Any]) -> int | None:
         """Take it out of one record; return the canary's number where it is one of ours."""
-        said = record.pop(PLANTED, None)
-        if said is None:
-            return None
-        hashed, _, number = str(said).partition(" ")
-        right = self.layout is not None and hashed == commit(self.settings, self.layout.names)
-        self._planted[not right] += 1
-        return int(number) if right else None
+        own = None if self.layout is None else commit(self.settings, self.layout.names)
+        return self._said.take(record, own)
 
     def _look_for(self, number: int, content: RecordDict) -> None:
         """Compare a canary with the reply of its own client, unless that is masked."""
@@ -250,17 +246,14 @@ class Planting:
         moved = self.layout.flatten(to_arrays(reply))
         if self.settings.replies == "weights":
             moved -= self.layout.flatten(self._sent)
-        if length := float(np.linalg.norm(moved)):
-            cosine = float(self._canaries.rows([number])[0] @ moved) / length
-            self._single[number] = min(1.0, max(-1.0, cosine))
+        row = self._canaries.rows([number])[0].astype(np.float64)
+        if length := float(np.linalg.norm(moved) * np.linalg.norm(row)):
+            self._single[number] = min(1.0, max(-1.0, float(row @ moved) / length))
 
     def refuse_mismatch(self) -> None:
         """Refuse to judge canaries that nobody planted: that nothing is found would say nothing."""
-        right, wrong = self._planted
-        if self.settings.mode != "mod" or (right and not wrong):
-            return
-        said = right + wrong
-        raise InvalidArgument(_MISMATCH.format(wrong=wrong, said=said) if said else _NOBODY)
+        if self.settings.mode == "mod":
+            self._said.refuse_mismatch(everybody=self._everybody)
 
     @property
     def participation(self) -> Literal["hidden", "known", "unseen"]:
@@ -282,6 +275,7 @@ class Planting:
         known = list(nodes())
         self._nodes = len(known)
         self._everybody &= asked == self._nodes
+        self._rate, self._asked = asked / max(1, self._nodes), asked
         self._others, self._members = None, []
         if self.watch is not None:
             self.watch.next_round()
@@ -305,7 +299,9 @@ class Planting:
     def summarise(self) -> IterateSummary:
         """Return what was seen of canaries that some node was; the others do not count."""
         assert self.watch is not None
-        return self.watch.summarise().restrict(self._designated)
+        if self.settings.mode == "mod" and self._everybody and self._said.planted:
+            return self.watch.summarise().restrict(sorted(self._said.planted))
+        return self.watch.summarise().restrict(range(self._designated))
 
     def answer(
         self, nodes: list[int], asked: RecordDict | None, replies: list[RecordDict]
@@ -348,7 +344,8 @@ class Planting:
         self._members = numbers
         if self._witness is None:
             self._witness = numbers[0]
-        self._note_share(len(nodes), len(replies), norm)
+        self._note_share(len(nodes), len(replies))
+        self._added = norm * math.sqrt(len(nodes)) / (len(nodes) + len(replies))
         loud, many = self._choose_loud()
         for place, number in enumerate(numbers):
             yield self._replies.make(
@@ -405,12 +402,10 @@ class Planting:
         """Return the norms that strategies clip to; there is one at most."""
         return [float(part.clipping_norm) for part in self.parts if hasattr(part, "clipping_norm")]
 
-    def _note_share(self, canaries: int, clients: int, norm: float) -> None:
-        """Note how many replies of a round are canaries, and how far they move the mean."""
+    def _note_share(self, canaries: int, clients: int) -> None:
+        """Note how many replies of a round are canaries."""
         replies = canaries + clients
-        self._added = norm * float(np.sqrt(canaries)) / replies
-        if canaries * self._most[1] > self._most[0] * replies:
-            self._most = canaries, replies
+        self._cost.count(canaries, of=replies)
         chosen = self.settings.canaries is not None or self._nodes < ONE_IN  # not by chance
         if chosen and ONE_IN * canaries > replies and _CROWD not in self._odd:
             self._odd[_CROWD] = None
@@ -539,6 +534,10 @@ class Planting:
             watch=self.watch.export(),
             part=self.part,
             odd=tuple(self._odd),
+            everybody=self._everybody,
+            said=self._said.export(),
+            most=self._cost.most,
+            effects=tuple(self._cost.effects),
             checks=None,
         )
 

@@ -4,10 +4,11 @@ import io
 import logging
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, get_args
 
 import numpy as np
@@ -22,8 +23,8 @@ from epsilometer.core.findings import ConformanceFinding
 from epsilometer.core.renderers import render
 from epsilometer.engine.environment import versions
 from epsilometer.engine.request import Request
-from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.flower.checkpoints import hold_folder, keep_round
+from epsilometer.errors import EpsilometerError, InvalidArgument
+from epsilometer.integrations.flower.checkpoints import Kept, hold_folder, keep_round
 from epsilometer.integrations.flower.planting import Planting
 from epsilometer.integrations.flower.settings import Settings
 from epsilometer.stats.gaussians import gaussian_epsilon
@@ -39,7 +40,7 @@ _log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
 @contextmanager
 def record_run(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
     """Run; keep what was seen after every round, and write the result when it ends, or fails."""
-    with hold_folder(settings.out, call) as (folder, kept):
+    with _hold_somewhere(settings.out, call) as (folder, kept):
         if kept is not None:
             settings = replace(settings, seed=kept.seed)
             _log.info("epsilometer: goes on with the audit in %s", folder)
@@ -66,6 +67,18 @@ def record_run(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
                 write_run(planting, folder, call, ended)
             except Exception:  # the run never fails because of its audit
                 _log.exception("epsilometer: no result could be written to %s", folder)
+
+
+@contextmanager
+def _hold_somewhere(out: str | Path, call: dict[str, Any]) -> Iterator[tuple[Path, Kept | None]]:
+    """Hold the directory of a run, or a temporary one: the run never fails because of its audit."""
+    with ExitStack() as stack:
+        try:
+            held = stack.enter_context(hold_folder(out, call))
+        except (OSError, EpsilometerError) as problem:
+            held = Path(mkdtemp(prefix="epsilometer-flower-")), None
+            _log.warning("epsilometer: cannot write to %s (%s); %s is used.", out, problem, held[0])
+        yield held
 
 
 def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "") -> None:

@@ -1,6 +1,7 @@
 """Hold what an audit of a Flower app was asked for, and make the canaries that follow from it."""
 
 import hashlib
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -126,7 +127,8 @@ class Settings:
         settings = to_settings(replace(self, accounted=None))
         own = {name: value for name, value in settings.items() if name not in apart}
         if self.accounted is not None:
-            own["accounted"] = repr(self.accounted)
+            # Another process has its objects elsewhere.
+            own["accounted"] = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(self.accounted))
         given = {name: {"supplied": type(value).__name__} for name, value in supplied.items()}
         return {"function": f"epsilometer.integrations.flower:{function}", **given, **own}
 

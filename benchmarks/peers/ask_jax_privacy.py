@@ -32,6 +32,13 @@ def scores_one_run(scores: FloatArray, member: BoolArray) -> dict[str, float]:
     return {"one_run": float(found)}
 
 
+def scores_one_run_fdp(scores: FloatArray, member: BoolArray) -> dict[str, float]:
+    """Return the bounds of two ways to choose a threshold."""
+    bound = _auditor(scores, member).epsilon_one_run_fdp
+    split = bound(0.05, 1e-5, threshold_strategy=Split(seed=0))
+    return {"hull": float(bound(0.05, 1e-5)), "split": float(split)}
+
+
 def scores_gdp(scores: FloatArray, member: BoolArray) -> dict[str, float]:
     found = _auditor(scores, member).epsilon_from_gdp(significance=0.05, delta=1e-5)
     return {"gdp": float(found)}
@@ -61,6 +68,7 @@ if __name__ == "__main__":
             "scores_default": scores_default,
             "scores_multi_split": scores_multi_split,
             "scores_one_run": scores_one_run,
+            "scores_one_run_fdp": scores_one_run_fdp,
             "scores_gdp": scores_gdp,
             "power": power,
         },

@@ -33,10 +33,10 @@ _TEXT = """# Power of one run beside jax-privacy
 
 Written by `make comparison`; do not edit. Mean bounds of {audits} runs at δ = 10⁻⁵ and 95 %
 confidence: ours, `epsilon_lower_bound(Scores(inside, outside, design="coins"), delta=1e-5)`, and
-`epsilon_one_run(0.05, 1e-5)` of jax-privacy 2.0, which divides the error by the corners of the
-convex hull. Each canary is in by a fair coin; both get the same scores and coins. For Gaussian
-mechanisms also `method="one_run_fdp"` and `epsilon_one_run_fdp(0.05, 1e-5)`, the better of its hull
-and `Split(seed=0)`. What was measured is kept in `benchmarks/one_run.csv`.
+`epsilon_one_run(0.05, 1e-5)` of jax-privacy 2.0, the better of its default, which divides the error
+by the corners of the convex hull, and `Split(seed=0)`. For Gaussian mechanisms also
+`method="one_run_fdp"` and `epsilon_one_run_fdp`, likewise. Each canary is in by a fair coin; both
+get the same scores and coins. What was measured is kept in `benchmarks/one_run.csv`.
 
 {summary}
 
@@ -127,7 +127,7 @@ def _measure(method: str, law: str, canaries: int) -> Row:
             file = Path(folder, "scores.npz")
             scores, member = (np.stack(side) for side in zip(*draw(law, canaries), strict=True))
             np.savez(file, scores=scores, member=member)
-            answers = ask("jax_privacy", f"scores_{method}", f"{file}:{AUDITS}")["answers"]
+            answers = ask("jax_privacy", f"power_{method}", f"{file}:{AUDITS}")["answers"]
         theirs = max(float(np.mean([answer[call] for answer in answers])) for call in answers[0])
     return method, law, canaries, AUDITS, measure_ours(law, canaries, method), theirs
 

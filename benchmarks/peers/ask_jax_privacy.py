@@ -1,5 +1,7 @@
 """Questions to jax-privacy: ``stopwatch.answer``."""
 
+from collections.abc import Callable
+
 import stopwatch
 from jax_privacy.auditing import CanaryScoreAuditor, MultiSplit, Split
 from stopwatch import BoolArray, FloatArray
@@ -49,6 +51,20 @@ def power(inside: FloatArray, outside: FloatArray, delta: float, seed: int) -> d
     return {name: float(bound(0.05, delta, **how)) for name, how in calls.items()}
 
 
+def power_one_run(scores: FloatArray, member: BoolArray) -> dict[str, float]:
+    """Return the bounds of two ways to choose a threshold."""
+    return _choose_both(_auditor(scores, member).epsilon_one_run)
+
+
+def power_one_run_fdp(scores: FloatArray, member: BoolArray) -> dict[str, float]:
+    return _choose_both(_auditor(scores, member).epsilon_one_run_fdp)
+
+
+def _choose_both(bound: Callable[..., float]) -> dict[str, float]:
+    split = bound(0.05, 1e-5, threshold_strategy=Split(seed=0))
+    return {"hull": float(bound(0.05, 1e-5)), "split": float(split)}
+
+
 def _auditor(scores: FloatArray, member: BoolArray) -> CanaryScoreAuditor:
     return CanaryScoreAuditor(scores[member], scores[~member])
 
@@ -63,6 +79,8 @@ if __name__ == "__main__":
             "scores_one_run": scores_one_run,
             "scores_gdp": scores_gdp,
             "power": power,
+            "power_one_run": power_one_run,
+            "power_one_run_fdp": power_one_run_fdp,
         },
         tool="jax-privacy",
     )

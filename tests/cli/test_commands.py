@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import click
 import jsonschema
@@ -20,12 +21,24 @@ import pytest
 
 from epsilometer import Claim, Scores, audit, json_schema, load
 from epsilometer.cli.main import COMMANDS, HEADINGS, main
+from epsilometer.cli.options import RULE
 from epsilometer.core import judge
 from epsilometer.core.references import BIBLIOGRAPHY
 from epsilometer.core.serialisation import from_json
+from epsilometer.core.settings import CHOICES
 from epsilometer.files import score_files
-from epsilometer.rules import Best, Bonferroni, Fixed, HoldOut, RankGrid
+from epsilometer.rules import (
+    AllRanks,
+    Best,
+    Bonferroni,
+    Fixed,
+    HoldOut,
+    Published,
+    RankGrid,
+    RankSum,
+)
 from epsilometer.stats.estimators import REGISTRY
+from epsilometer.stats.thresholds import ThresholdRule
 from tests import oracles
 from tests.cli.calls import call, told
 from tests.cli.described import check_replay
@@ -215,14 +228,31 @@ def test_every_method_can_be_asked_for(method: str, scores_csv: Path) -> None:
         ("fixed:1.5", Fixed(1.5)),
         ("fixed:-2e-3", Fixed(-0.002)),
         ("best", Best()),
+        ("all-ranks", AllRanks()),
+        ("rank-sum", RankSum()),
+        ("published", Published()),
     ],
 )
 def test_every_rule_can_be_asked_for(text: str, rule: object, scores_csv: Path) -> None:
-    done = call("estimate", scores_csv, "--delta", "1e-5", "--rule", text, "--json")
+    method = ["--method", "gdp"] if isinstance(rule, RankSum) else []
+    done = call("estimate", scores_csv, "--delta", "1e-5", "--rule", text, *method, "--json")
     assert done.exit_code == 0, done.output
     found = from_json(done.stdout)
     assert found.bounds[0].threshold_rule == repr(rule)
     assert found.provenance.settings["rule"]["type"] == type(rule).__name__
+
+
+def test_no_rule_is_missing_from_the_option() -> None:
+    names = {kind: name for name, kind in CHOICES.items() if kind in get_args(ThresholdRule)}
+    assert set(names) == set(get_args(ThresholdRule))
+    assert {shown.partition("[")[0].partition(":")[0] for shown in RULE.shown} == set(
+        names.values()
+    )
+
+
+def test_help_names_no_rule_that_is_not_the_default() -> None:
+    text = " ".join(call("estimate", "--help").stdout.split())
+    assert "Choose thresholds by this rule. [default: the method's own]" in text
 
 
 def test_the_seed_of_a_split_is_taken(scores_csv: Path) -> None:

@@ -256,6 +256,27 @@ def test_few_values_that_repeat_evenly_are_remarked_on(values: int, times: int) 
         assert f"occurs exactly {times} times" in remark
 
 
+@pytest.mark.parametrize("size", [10, *SIZES])
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_rows_given_on_both_sides_are_remarked_on(part: float, size: int) -> None:
+    """One file given twice proves ε ≥ 0 whatever leaks; nothing said so."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        inside = rng.normal(size=size)
+        kept = round(part * size)
+        outside = rng.permutation(np.append(inside[:kept], rng.normal(size=size - kept)))
+        for scores in (Scores(inside, outside), Scores(np.float32(inside), np.float32(outside))):
+            (remark,) = inspect_observations(scores)
+            assert "occur both inside and outside" in remark
+
+
+def test_scores_of_all_sizes_are_inspected(rng: np.random.Generator) -> None:
+    """Gaps of them overflow; and all are multiples of the smallest, as large floats are whole."""
+    far = np.append(rng.normal(size=40), [-1.7e308, 1.7e308, 1e-200, 2e-200])
+    (remark,) = inspect_observations(Scores(_join(far, 20), rng.normal(size=60)))
+    assert "20 of 44 different scores inside occur more than once" in remark
+
+
 def test_a_remark_becomes_a_caveat(rng: np.random.Generator) -> None:
     scores = Scores(rng.normal(size=900), _join(rng.normal(size=600), 300))
     found = em.epsilon_lower_bound(scores, delta=DELTA)

@@ -66,7 +66,7 @@ def audit(file: Path, data: Path | None, options: Options) -> None:
     },
     into="settings",
     special={"rule": RULE, "method": Suggested(*REGISTRY), "design": Suggested(*get_args(Design))},
-    defaults={"rule": "that of the method"},
+    defaults={"method": "calibrated; one_run for canaries", "rule": "the method's own"},
 )
 @audit_options(config=True)
 def estimate(file: Path | None, settings: dict[str, Any], options: Options) -> None:

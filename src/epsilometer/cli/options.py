@@ -184,7 +184,15 @@ SAMPLERS = ("shuffle", "partial:BUFFER", "batch-then-shuffle", "balls-in-bins", 
 SAMPLER = Named("a sampler", *SAMPLERS, "poisson", "without-replacement", kind="samplers")
 ORDERED_SAMPLER = Named("a sampler", *SAMPLERS, kind="samplers")  # each record once per epoch
 RULE = Named(
-    "a rule", "rank-grid[:RATIO]", "hold-out[:FRACTION]", "bonferroni", "fixed:THRESHOLD", "best"
+    "a rule",
+    "all-ranks",
+    "rank-sum",
+    "rank-grid[:RATIO]",
+    "hold-out[:FRACTION]",
+    "bonferroni",
+    "fixed:THRESHOLD",
+    "best",
+    "published",
 )
 NOISE = Named("a kind of noise", "independent", "tree", "matrix")
 OPTIMIZER = Named("an optimizer", "sgd[:MOMENTUM]", "adam")

@@ -54,7 +54,8 @@ class Observations:
             ``calibrated`` for runs, or ``clopper_pearson`` with a rule that chooses one
             threshold; ``one_run`` for canaries.
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
-            ``calibrated`` and ``one_run``, ``RankGrid()`` for the other methods.
+            ``calibrated`` and ``one_run``, ``RankSum()`` for ``gdp``, ``HoldOut()`` for
+            many canaries by ``one_run_fdp``, ``RankGrid()`` else.
         also: Methods whose bounds are shown beside it and decide nothing.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
@@ -107,7 +108,8 @@ class Scores(Observations):
             ``calibrated`` for runs, or ``clopper_pearson`` with a rule that chooses one
             threshold; ``one_run`` for canaries.
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
-            ``calibrated`` and ``one_run``, ``RankGrid()`` for the other methods.
+            ``calibrated`` and ``one_run``, ``RankSum()`` for ``gdp``, ``HoldOut()`` for
+            many canaries by ``one_run_fdp``, ``RankGrid()`` else.
         also: Methods whose bounds are shown beside it and decide nothing.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.

@@ -21,6 +21,7 @@ _SHARE = 0.005  # of the values of a side that repeat, below which there is no r
 _COPIES = "Copied rows, or seeds used twice, are not independent and make the bound too large."
 _NEAR = 1.1  # times the smallest gap, within which gaps are one step in spite of rounding
 _ROUNDED = 0.01  # of the smallest gap, which rounding may add to others
+_LARGEST_MULTIPLE = 2.0**40  # of the smallest gap; larger floats are whole numbers anyway
 _NEIGHBOURS = 0.3  # of so many repeated values, below which steps explain nothing
 
 
@@ -42,7 +43,7 @@ def inspect_observations(observed: Observed) -> tuple[str, ...]:
     ranked = {name: np.sort(_take_window(side)) for name, side in sides.items()}
     even = _refuse_copies(ranked)
     remarks = tuple(filter(None, (_remark(name, side) for name, side in ranked.items())))
-    return remarks or even
+    return (*(remarks or even), *_remark_shared(ranked["inside"], ranked["outside"]))
 
 
 def refuse_canaries(observed: Observed, method: str) -> None:
@@ -140,6 +141,23 @@ def _remark(name: str, ranked: FloatArray) -> str:
     )
 
 
+def _remark_shared(inside: FloatArray, outside: FloatArray) -> tuple[str, ...]:
+    """Return a remark on scores of many digits that stand on both sides: they hide a leak."""
+    pooled = np.sort(np.concatenate([inside, outside]), kind="stable")  # two runs, merged
+    values, counts = _count_values(pooled)
+    if values.size < _ATOMS:
+        return ()
+    different = (1 + np.count_nonzero(side[1:] != side[:-1]) for side in (inside, outside))
+    shared = sum(different) - values.size
+    if shared < max(_FEWEST, _SHARE * values.size) or _is_coarse(values, counts):
+        return ()
+    return (
+        f"{shared:,} of {values.size:,} different scores occur both inside and outside, though "
+        "they have many digits. Rows given on both sides, or runs of both sides that share a seed, "
+        "are not independent and may hide a leak.",
+    )
+
+
 def _measure_evenness(counts: IntArray) -> float:
     """Return the logarithm of the chance that independent scores of any law repeat so evenly.
 
@@ -163,17 +181,21 @@ def _is_coarse(values: FloatArray, counts: IntArray) -> bool:
     if repeated < _FEWEST:
         return True
     known = values[finite].astype(np.float64)
-    if _is_lattice(np.diff(known)):
-        return True
-    gaps, (sizes, at) = np.diff(known), np.unique(np.frexp(known)[1][1:], return_inverse=True)
-    steps = np.full(sizes.size, np.inf)
-    np.minimum.at(steps, at, gaps)
-    return bool((gaps <= _NEAR * steps[at]).sum() - sizes.size > _NEIGHBOURS * repeated)
+    with np.errstate(over="ignore", invalid="ignore"):  # of gaps beyond the largest float
+        gaps = np.diff(known)
+        if _is_lattice(gaps):
+            return True
+        sizes, at = np.unique(np.frexp(known)[1][1:], return_inverse=True)
+        steps = np.full(sizes.size, np.inf)
+        np.minimum.at(steps, at, gaps)
+        return bool((gaps <= _NEAR * steps[at]).sum() - sizes.size > _NEIGHBOURS * repeated)
 
 
 def _is_lattice(gaps: FloatArray) -> bool:
     """Tell whether all gaps are multiples of the smallest one."""
     multiples = gaps / gaps.min()
+    if multiples.max() > _LARGEST_MULTIPLE:
+        return False
     return bool((np.abs(multiples - np.rint(multiples)) < _ROUNDED).all())
 
 

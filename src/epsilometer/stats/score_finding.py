@@ -76,7 +76,7 @@ def measure_scores(
         used: Units that gave them.
         failed: Units that failed.
     """
-    method, rule = choose_rule(scores.method, scores.rule, scores.design)
+    method, rule = choose_rule(scores.method, scores.rule, scores.design, scores)
 
     def bound(part: Observed, name: str = method) -> EpsilonLowerBound:
         return epsilon_lower_bound(

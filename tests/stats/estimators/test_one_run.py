@@ -349,3 +349,60 @@ def test_fdp_shares_the_error_by_the_guesses_made() -> None:
         equal.append(found[0].merit)
         shared.append(found[1].merit)
     assert np.mean(shared) > 1.1 * np.mean(equal)
+
+
+def _draw_canaries(canaries: int, mu: float, seed: int) -> Scores:
+    rng = np.random.default_rng(seed)
+    member = rng.random(canaries) < 0.5
+    scores = mu * member + rng.normal(size=canaries)
+    return Scores(scores[member], scores[~member], design="coins")
+
+
+def test_fdp_chooses_on_a_part_of_many_canaries() -> None:
+    """A share of α refutes far less: of 1,000 canaries at μ = 3 the grid proves 6.5, not 7.7."""
+    found = {
+        rule: [
+            em.epsilon_lower_bound(
+                _draw_canaries(1_000, 3.0, seed), delta=1e-5, method="one_run_fdp", rule=rule
+            )
+            for seed in range(4)
+        ]
+        for rule in (None, RankGrid())
+    }
+    assert {bound.threshold_rule for bound in found[None]} == {repr(HoldOut())}
+    means = [np.mean([bound.epsilon for bound in bounds]) for bounds in found.values()]
+    assert means[0] > 1.1 * means[1]
+
+
+def test_fdp_keeps_to_ranks_where_no_part_can_be_held_out() -> None:
+    few = _draw_canaries(60, 3.0, seed=0)
+    counted = em.ScoreCounts.at(np.linspace(-2, 5, 15), design="coins").add(
+        inside=few.inside.repeat(5), outside=few.outside.repeat(5)
+    )
+    for observed in (few, counted):
+        found = em.epsilon_lower_bound(observed, delta=1e-5, method="one_run_fdp")
+        assert found.threshold_rule == repr(RankGrid())
+
+
+@pytest.mark.slow
+def test_fdp_errs_no_more_often_where_it_chooses_on_a_part() -> None:
+    audits = 600
+    for mu in (0.0, 1.0):
+        truth = em.gaussian_epsilon(1 / mu, 1e-5) if mu else 0.0
+        wrong = sum(
+            em.epsilon_lower_bound(
+                _draw_canaries(200, mu, seed), delta=1e-5, method="one_run_fdp"
+            ).epsilon
+            > truth
+            for seed in range(audits)
+        )
+        assert not oracles.too_often(wrong, audits)
+
+
+def test_what_a_part_promises_leans_to_one_half() -> None:
+    """Three right guesses of three promise less than 90 of 100."""
+    seen = _guesses(150, [3, 100], [3, 90])
+    promised = guesses._foresee(seen, 350)
+    assert promised.canaries == 350
+    assert promised.made.tolist() == [7, 233]
+    assert promised.correct.tolist() == [5, 207]

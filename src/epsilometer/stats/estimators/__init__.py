@@ -45,7 +45,10 @@ DEFAULT = "calibrated"
 
 
 def choose_rule(
-    method: str | None, rule: ThresholdRule | None, design: Design = "runs"
+    method: str | None,
+    rule: ThresholdRule | None,
+    design: Design = "runs",
+    observed: Observed | None = None,
 ) -> tuple[str, ThresholdRule]:
     """Return a method and a rule that go together where one of them, or none, was named."""
     if method is None and design in CANARIES:
@@ -54,7 +57,11 @@ def choose_rule(
         named = DEFAULT if rule is None else "clopper_pearson"
         method = "calibrated" if isinstance(rule, AllRanks) else named
     if rule is None:
-        rule = REGISTRY.find(method, label="method").rules[0]()
+        chosen = REGISTRY.find(method, label="method")
+        if chosen.choose_rule is not None and observed is not None:
+            rule = chosen.choose_rule(observed)
+        else:
+            rule = chosen.rules[0]()
     return method, rule
 
 
@@ -85,7 +92,8 @@ def epsilon_lower_bound(
             with a rule that chooses one threshold, and ``one_run`` for canaries.
         rule: How thresholds are chosen, and so what is paid for them. By default the first that
             the method takes: ``AllRanks()`` for ``calibrated`` and ``one_run``, ``RankSum()`` for
-            ``gdp``, ``RankGrid()`` for the other methods.
+            ``gdp``, ``HoldOut()`` for ``one_run_fdp`` of 200 canaries or more that are not
+            counted, ``RankGrid()`` else.
         seed: For ties, which are broken at random, and rules that split at random. Same seed,
             same bound.
         adjacency: The neighbouring relation the scores were made under; carried along.
@@ -111,7 +119,7 @@ def epsilon_lower_bound(
         raise InvalidArgument(
             f"Expected scores inside and outside, got {scores.n_in} and {scores.n_out}."
         )
-    method, rule = choose_rule(method, rule, scores.design)
+    method, rule = choose_rule(method, rule, scores.design, scores)
     chosen = _method(method, rule)
     check_design(scores, method)
     remarks = inspect_observations(scores)

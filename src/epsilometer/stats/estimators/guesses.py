@@ -4,6 +4,7 @@ In one run every canary is in or out by a fair coin. The guesser sees the scores
 so it may place its thresholds on the pooled scores at no cost; only the ways it tries are paid for.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -32,6 +33,7 @@ from epsilometer.types import FloatArray, IntArray
 
 RULES = (RankGrid, HoldOut, Bonferroni, Fixed, Best)
 _LARGEST = 1e3
+_FINE = 1.4  # ratio of neighbouring ranks, where ways are chosen on a part
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -124,7 +126,8 @@ def best_guess(
             on the part; ``Bonferroni`` and ``Best`` every threshold.
         rng: For ``HoldOut``.
         many: Whether few guesses refute nothing. Then ``RankGrid`` guesses two thirds, too, and
-            shares the error by the root of the number of guesses.
+            shares the error by the root of the number of guesses; ``HoldOut`` chooses among more
+            ways, by what each promises for the number of canaries that are left.
     """
     if observed.design != "coins" or observed.inclusion != 0.5:
         raise InvalidArgument(
@@ -136,11 +139,15 @@ def best_guess(
         case Fixed(value):
             return best_of(_everybody(observed, value), refutes, alpha)
         case RankGrid(ratio):
-            ways = _rank(observed, ratio, third=many)
+            canaries = observed.n_in + observed.n_out
+            ranks = thresholds.grid(canaries, ratio)
+            if many:
+                ranks = np.union1d(ranks, [max(canaries // 3, 1)])
+            ways = _rank(observed, ranks)
             shares = np.sqrt(ways.made) if many else np.ones(ways.made.size)
             return best_of(ways, refutes, alpha * shares / shares.sum())
         case HoldOut():
-            chosen = choose_guess(observed, refutes, alpha=alpha, rule=rule, rng=rng)
+            chosen = choose_guess(observed, refutes, alpha=alpha, rule=rule, rng=rng, many=many)
             return best_of(chosen.ways, refutes, alpha)
         case _:  # Bonferroni and Best; the registry lets no other pass
             ways = _all(observed)
@@ -155,6 +162,7 @@ def choose_guess(
     alpha: float,
     rule: HoldOut,
     rng: np.random.Generator,
+    many: bool = False,
 ) -> BestGuess:
     """Choose a way of guessing on a part of the canaries; the rest is guessed so, and not judged.
 
@@ -162,7 +170,11 @@ def choose_guess(
         The one way, as it came out on the rest, with a merit of 0.
     """
     part, rest = thresholds.split(observed, rule.fraction, rng, blind=True)
-    chosen = best_of(_rank(part, 2), refutes, alpha)
+    if many:
+        tried = _foresee(_rank(part, _spread(part.n_in + part.n_out)), rest.n_in + rest.n_out)
+    else:
+        tried = _rank(part, thresholds.grid(part.n_in + part.n_out, 2))
+    chosen = best_of(tried, refutes, alpha)
     ways = _again(rest, chosen)
     basis = _found(ways, 0, alpha)
     return replace(chosen, merit=0.0, ways=ways, levels=np.array([alpha]), basis=basis)
@@ -281,12 +293,26 @@ def _together(*ways: Guesses) -> Guesses:
     )
 
 
-def _rank(observed: Observed, ratio: int, *, third: bool = False) -> Guesses:
+def _spread(canaries: int) -> IntArray:
+    """Ranks 1, 2, 3, 4, 5, 7, … up to half of the canaries."""
+    steps = math.ceil(math.log(max(canaries / 2, 1), _FINE)) + 1
+    return np.unique(np.geomspace(1, max(canaries // 2, 1), steps).astype(np.int64))
+
+
+def _foresee(ways: Guesses, canaries: int) -> Guesses:
+    """What ways promise for so many other canaries, by Laplace's rule of succession.
+
+    It leans to one half, so that few guesses which happened to be right promise little.
+    """
+    made = np.rint(ways.made * canaries / ways.canaries).astype(np.int64)
+    right = np.floor(made * (ways.correct + 1) / (ways.made + 2)).astype(np.int64)
+    return replace(ways, canaries=canaries, made=made, correct=right)
+
+
+def _rank(observed: Observed, ranks: IntArray) -> Guesses:
     """The top k, the bottom k, and both, of the pooled scores; equal scores stay together."""
-    canaries = observed.n_in + observed.n_out
-    ranks = np.union1d(thresholds.grid(canaries, ratio), [canaries // 2])  # the last is everybody
-    if third:
-        ranks = np.union1d(ranks, [max(canaries // 3, 1)])
+    half = (observed.n_in + observed.n_out) // 2  # of both sides: everybody
+    ranks = np.union1d(ranks, [half])
     top, bottom = find_cuts(observed, ranks)
     inside, out, apart = _in(observed, top), _out(observed, bottom), bottom <= top
     return _together(inside, out, _both(out.pick(apart), inside.pick(apart)))

@@ -1,5 +1,6 @@
 """What a method of the registry is, and what it finds."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,6 +65,7 @@ class Method:
         cites: Keys of the bibliography.
         designs: Designs of observations that it is valid for.
         find_replaced: Computes the bound where a neighbour has a record replaced, if it differs.
+        choose_rule: Chooses the default rule, where it depends on the observations.
     """
 
     find: Find
@@ -75,3 +77,4 @@ class Method:
     cites: tuple[str, ...]
     designs: tuple[Design, ...] = ("runs",)
     find_replaced: Find | None = None
+    choose_rule: Callable[[Observed], ThresholdRule] | None = None

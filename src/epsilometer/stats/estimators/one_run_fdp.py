@@ -26,10 +26,11 @@ from epsilometer.stats.estimators.guesses import (
 )
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.gaussians import gdp_epsilon
-from epsilometer.stats.thresholds import HoldOut, Observed, ThresholdRule
+from epsilometer.stats.thresholds import HoldOut, Observed, RankGrid, ThresholdRule
 from epsilometer.types import FloatArray
 
 _LEAK_RATIO = 1.01  # of neighbouring leaks whose curves are computed
+_ENOUGH = 200  # canaries, below which a part tells too little about how to guess the others
 _LEAST_LEAK = 500  # steps of that ratio: a hundredth of the leak that is claimed, or its inverse
 
 
@@ -92,7 +93,7 @@ def bound_in_family(
     """
     rule, rng = HoldOut(), np.random.default_rng(seed)
     alpha = 1 - confidence
-    way = choose_guess(scores, refutes_gdp, alpha=alpha, rule=rule, rng=rng)
+    way = choose_guess(scores, refutes_gdp, alpha=alpha, rule=rule, rng=rng, many=True)
 
     def refuted(power: int) -> bool:
         leak = _LEAK_RATIO**power
@@ -226,6 +227,12 @@ def _derive_in_family(bound: EpsilonLowerBound) -> Derivation:
     )
 
 
+def _choose_rule(observed: Observed) -> ThresholdRule:
+    """Choose on a part where there are canaries enough: a small share of α refutes far less."""
+    many = observed.n_in + observed.n_out >= _ENOUGH
+    return HoldOut() if many and isinstance(observed, Scores) else RankGrid()
+
+
 METHOD = Method(
     find=find,
     derive=_derive,
@@ -236,4 +243,5 @@ METHOD = Method(
     "trade-off curve for each canary is Gaussian. For other mechanisms it can be too large.",
     cites=("mahloujifar2024", "dong2022", "balle2018"),
     designs=("coins",),
+    choose_rule=_choose_rule,
 )

@@ -114,7 +114,8 @@ class PartResults:
             cites=self._cites(),
             provenance=provenance,
         )
-        return msgspec.structs.replace(result, advice=tuple(advise(result)))
+        advice = advise(result, unmeasured=self._list_unmeasured())
+        return msgspec.structs.replace(result, advice=tuple(advice))
 
     def apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
         """Return what each rule says, and how each attack does."""
@@ -133,6 +134,7 @@ class PartResults:
             mismatch=" ".join(self._mismatch),
             leaks=self._list_leaks("file"),
             answers=self._list_leaks("extraction"),
+            doubt=" ".join(map(str, left_out["doubts"])),
             threats=list_threats(self.found.get("threats", {}), self._threats),
         )
 
@@ -443,9 +445,21 @@ class PartResults:
             for cause, models, part in causes
         )
 
+    def _list_unmeasured(self) -> list[str]:
+        """Say what nobody looked at, because rules or attacks were chosen otherwise than usual."""
+        said = []
+        if self.task.subject.published_as == "file" and "file" not in self.found:
+            said.append("The model's file was not searched: it may hold training records.")
+        if "attacks" not in self.found:
+            said.append(
+                "No attack was run: people whom leave-one-out risk clears may be found by attacks."
+            )
+        return said
+
     def _caveats(self) -> tuple[str, ...]:
         found = self.found["leave-one-out"]
         caveats = [*self.task.subject.caveats, *map(str, found["caveats"].tolist())]
+        caveats += self._list_unmeasured()
         if hidden := self._count_hidden()[1]:
             caveats.append(
                 f"Training is random: {hidden:,} records above the limit move predictions by less "

@@ -31,6 +31,7 @@ from epsilometer.audits.classifier.attacks.shadows import (
     shadow_pool,
     show_logs,
 )
+from epsilometer.audits.classifier.doubts import find_doubts
 from epsilometer.audits.classifier.extraction import compute_from_answers
 from epsilometer.audits.classifier.finding import PartResults, sum_up_parts
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
@@ -252,6 +253,8 @@ class ClassifierJob:
         spread = null[:0]
         if null.size and not has_fixed_seed(subject.estimator):
             spread = self._measure_spread(found.records, found.full, found.without)
+        labels, seed = (self.task.classes, self.task.codes), self.task.seed
+        doubts, remarks = find_doubts(subject.estimator, subject.X, *labels, seed=seed)
         return {
             "records": found.records,
             "full": found.full,
@@ -261,7 +264,8 @@ class ClassifierJob:
             "drawn": np.array(found.unseen is not None),
             "screened": found.screened,
             "path": np.array(found.path),
-            "caveats": np.array(found.caveats, np.str_),
+            "caveats": np.array([*found.caveats, *remarks], np.str_),
+            "doubts": np.array(doubts, np.str_),
         }
 
     def _measure_spread(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, repeat
 from typing import TypeAlias
 
 import msgspec
@@ -214,6 +215,7 @@ class Measured:
         leaks: What the model's file tells of single records; None where it was not searched.
         threats: Beside membership, that were measured.
         answers: What an API's answers tell of single records; None where it was not tried.
+        doubt: Why nobody is safe by what was measured of rows; empty where nothing is known.
     """
 
     risk: FloatArray | None
@@ -226,6 +228,7 @@ class Measured:
     screened: BoolArray | None = None
     threats: Sequence[Threat] = ()
     answers: Sequence[Leak] | None = None
+    doubt: str = ""
 
 
 def share_exposed(
@@ -267,7 +270,19 @@ def apply_rules(
     findings = tuple(
         measure_attack(attack, fpr=fpr, confidence=each) for attack in measured.attacks
     )
-    return tuple(_apply_rule(rule, measured, findings, each) for rule in rules), findings
+    found = tuple(_apply_rule(rule, measured, findings, each) for rule in rules)
+    return _add_doubt(found, measured.doubt) if measured.doubt else found, findings
+
+
+def _add_doubt(rules: Sequence[RuleFinding], doubt: str) -> tuple[RuleFinding, ...]:
+    """Return rules of which none passes but that on the file, which is what it is."""
+    changed, reasons = [], chain([doubt], repeat("In doubt for the same reason."))
+    for rule in rules:
+        passes = rule.outcome == "pass" and rule.rule != IN_FILE
+        finding = f"{next(reasons)} {rule.finding}" if passes else rule.finding
+        outcome: Outcome = "unclear" if passes else rule.outcome
+        changed.append(msgspec.structs.replace(rule, outcome=outcome, finding=finding))
+    return tuple(changed)
 
 
 def share_confidence(measured: Measured, rules: Sequence[ReleaseRule], confidence: float) -> float:

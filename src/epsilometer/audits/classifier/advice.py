@@ -133,7 +133,7 @@ def _advise_other_form(rules: Sequence[RuleFinding]) -> Iterator[str]:
     if IN_FILE in failed:
         yield "Do not publish the file. Audit an API, or labels alone: they do not hold its parts."
     elif IN_ANSWERS in failed:
-        yield "Audit an API that shows fewer decimals, or labels alone."
+        yield "Do not publish the API. Audit labels alone, or a model that was trained privately."
 
 
 def _advise_remedies(tried: Sequence[RemedyFinding], verdict: judge.Verdict) -> Iterator[str]:

@@ -139,9 +139,8 @@ def find_telling_columns(subject: Classifier) -> list[int]:
         )
         given = values.astype(np.str_) if values.dtype.kind == "O" else values
         _, counts = np.unique(given, return_counts=True)
-        whole = (
-            not words and values.dtype.kind in "iuf" and bool(np.all(values == np.round(values)))
-        )
+        whole = not words and values.dtype.kind in "iuf"
+        whole = whole and bool(np.all((values == np.round(values)) | np.isnan(values)))  # with gaps
         alone = int(np.sum(counts == 1))
         if (words and alone) or (whole and counts.size > _NEARLY * n):
             found.append((alone, column))

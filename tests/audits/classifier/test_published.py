@@ -25,6 +25,8 @@ from epsilometer.rules import (
 )
 
 pytest.importorskip("sklearn")
+import pandas as pd
+from sklearn.compose import make_column_transformer
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
@@ -262,6 +264,14 @@ ANSWERING = {
         make_pipeline(OneHotEncoder(), solve_exactly()),
         np.random.default_rng(3).integers(4, size=(600, 3)),
         np.arange(600) % 2,
+    ),
+    "of a frame with words": lambda: (
+        make_pipeline(
+            make_column_transformer((OneHotEncoder(), ["town"]), remainder=StandardScaler()),
+            solve_exactly(),
+        ),
+        pd.DataFrame(draw_signal(600)[0]).rename(columns=str).assign(town=["x", "y", "z"] * 200),
+        draw_signal(600)[1],
     ),
     "least squares": lambda: (RidgeClassifier(), *draw_signal(600)),
     "least squares of three classes": lambda: (RidgeClassifier(), *draw_classes()),

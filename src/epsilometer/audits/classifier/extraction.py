@@ -14,7 +14,7 @@ from epsilometer.audits.classifier.attacks.shadows import show_logs
 from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.model_tables import follow_records
 from epsilometer.audits.classifier.rebuilding import rebuild_records
-from epsilometer.audits.classifier.sklearn_models import identify, predict_logs
+from epsilometer.audits.classifier.sklearn_models import identify, predict_logs, take_rows
 from epsilometer.types import FloatArray, IntArray
 
 _ASKED = 20_000  # questions at most
@@ -127,19 +127,26 @@ def _bisect(
     Columns of whole numbers, which may be names of something, are left as they are. Nothing where
     there are no others, or where the model refuses such questions.
     """
-    try:
-        rows = np.asarray(X, np.float64)
-    except (TypeError, ValueError):
-        return []
-    if rows.ndim != 2 or hasattr(X, "iloc") or not np.isfinite(rows).all():
-        return []
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(9,)))
-    pairs = rng.integers(len(rows), size=(min(_ASKED, 40 * (rows.shape[1] + 2)), 2))
-    start, way = rows[pairs[:, 0]], rows[pairs[:, 1]] - rows[pairs[:, 0]]
-    way[:, (rows == np.round(rows)).all(axis=0)] = 0.0
+    shape: tuple[int, ...] = getattr(X, "shape", ())
+    if len(shape) != 2 or hasattr(X, "tocsr"):
+        return []
+    pairs = rng.integers(shape[0], size=(min(_ASKED, 40 * (shape[1] + 2)), 2))
+    start = take_rows(X, pairs[:, 0])
+    ways = {place: _find_way(X, place, pairs) for place in range(shape[1])}
+
+    def move(share: FloatArray) -> Any:
+        """Return points on the way from the first of each pair to the second."""
+        moved = start.copy()
+        for column, way in ways.items():
+            if way is not None and hasattr(X, "iloc"):
+                moved.isetitem(column, np.asarray(start.iloc[:, column], np.float64) + share * way)
+            elif way is not None:
+                moved[:, column] = start[:, column] + share * way
+        return moved
 
     def ask(share: FloatArray) -> FloatArray:
-        logs = predict_logs(model, start + share[:, None] * way, classes=classes)
+        logs = predict_logs(model, move(share), classes=classes)
         return np.asarray(np.exp(show_logs(logs, decimals)[:, 1]))
 
     try:
@@ -152,7 +159,7 @@ def _bisect(
             middle = (before + after) / 2
             beyond = (ask(middle) > edge) == (last > first)
             after, before = np.where(beyond, middle, after), np.where(beyond, before, middle)
-        reached = follow_records(model, start + ((before + after) / 2)[:, None] * way).reached
+        reached = follow_records(model, move((before + after) / 2)).reached
     except Exception:  # it does not take such points
         return []
     apart = np.flatnonzero(np.abs(last - first) > step / 2)
@@ -161,6 +168,18 @@ def _bisect(
     edge = np.clip(edge, step / 4, 1 - step / 4)  # where no answer changes, it may be beyond
     odds = np.log(edge / (1 - edge))[:, None]
     return [_Asked(reached[place].features, odds, apart, (edge * (1 - edge))[apart])]
+
+
+def _find_way(X: Any, column: int, pairs: IntArray) -> FloatArray | None:  # noqa: N803
+    """Return by how much a column differs within pairs; None where it is no measurement."""
+    values = np.asarray(X.iloc[:, column] if hasattr(X, "iloc") else X[:, column])
+    try:
+        numbers = values.astype(np.float64)
+    except (TypeError, ValueError):
+        return None
+    if not np.isfinite(numbers).all() or (numbers == np.round(numbers)).all():
+        return None
+    return np.asarray(numbers[pairs[:, 1]] - numbers[pairs[:, 0]])
 
 
 def _read_odds(estimator: Any, logs: FloatArray) -> FloatArray | None:

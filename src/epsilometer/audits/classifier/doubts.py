@@ -61,19 +61,19 @@ def find_copies(X: Any) -> BoolArray:  # noqa: N803
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if hasattr(X, "tocsr") or len(shape) != 2 or not shape[1]:
         return nobody
-    columns = [
-        np.asarray(X.iloc[:, place] if hasattr(X, "iloc") else X[:, place])
-        for place in range(shape[1])
-    ]
-    places = [
-        np.unique(each.astype(np.str_) if each.dtype.kind == "O" else each, return_inverse=True)[1]
-        for each in columns
-    ]
-    _, first, rows, counts = np.unique(
-        np.column_stack(places), axis=0, return_index=True, return_inverse=True, return_counts=True
-    )
-    different = [np.unique(each[first]).size for each in places]
-    if first.size < _FEWEST or max(different) < _VARIED * first.size:
+    # A row is known by a sum over its columns with random weights: two sums are equal by luck once
+    # in 2⁶⁴ pairs, and memory does not grow with the columns
+    rng = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(10,)))
+    weights = rng.integers(2**63, size=shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    sums, most = np.zeros(n, np.uint64), 0
+    for place, weight in enumerate(weights):
+        column = np.asarray(X.iloc[:, place] if hasattr(X, "iloc") else X[:, place])
+        given = column.astype(np.str_) if column.dtype.kind == "O" else column
+        values, codes = np.unique(given, return_inverse=True)
+        sums += codes.astype(np.uint64) * weight
+        most = max(most, values.size)
+    _, rows, counts = np.unique(sums, return_inverse=True, return_counts=True)
+    if counts.size < _FEWEST or most < _VARIED * counts.size:
         return nobody
     return np.asarray(counts[np.ravel(rows)] > 1)
 

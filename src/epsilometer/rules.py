@@ -12,6 +12,7 @@ from epsilometer.audits.classifier.release import (
     CaughtAtMost,
     ChangeAtMost,
     GainAtMost,
+    NoRecordInAnswers,
     NoRecordInFile,
     PdtpAtMost,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "Fixed",
     "GainAtMost",
     "HoldOut",
+    "NoRecordInAnswers",
     "NoRecordInFile",
     "PdtpAtMost",
     "Published",

@@ -100,10 +100,18 @@ def test_limits_become_rules(csv: Path, tmp_path: Path) -> None:
     call(csv, *options, *QUICK[2:], *limits, "--out", tmp_path / "run")
     rules = result_of(tmp_path / "run").provenance.settings["rules"]
     assert rules == [
+        {"type": "NoRecordInAnswers"},
         {"type": "PdtpAtMost", "limit": 1.0, "share": 0.5},
         {"type": "AdvantageAtMost", "limit": 0.9},
         {"type": "CaughtAtMost", "limit": 0.8, "fpr": 0.01},
     ]
+
+
+def test_a_limit_leaves_the_rule_on_threats_in_force(csv: Path, tmp_path: Path) -> None:
+    options = ["--label", "income", "--drop", "id", "--threats", "structure", *QUICK]
+    call(csv, *options, "--share", "0.5", "--out", tmp_path / "run", published_as="labels")
+    rules = result_of(tmp_path / "run").provenance.settings["rules"]
+    assert [rule["type"] for rule in rules] == ["PdtpAtMost", "GainAtMost"]
 
 
 def test_a_file_may_hold_all_settings(csv: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import FormFinding
-from epsilometer.core.words import announce, headline
+from epsilometer.core.words import announce, headline, word_evidence
 from epsilometer.report.build import build
 from epsilometer.report.drawing import save_figures
 from epsilometer.report.finding_figures import draw_findings
@@ -74,6 +74,13 @@ def test_without_a_claim_the_plan_is_the_headline(chosen: str | None) -> None:
     assert said.startswith("NO CLAIM: ")
     assert ("Publish class labels only" in said) == (chosen is not None)
     assert ("Publish nothing: no output is known" in said) == (chosen is None)
+
+
+def test_with_a_claim_the_plan_follows_the_headline() -> None:
+    audit = a_posterior(plan=a_plan(chosen="label"))
+    assert audit.verdict == "refuted"
+    assert "Publish class labels only; " in word_evidence(audit)
+    assert "Publish class labels only; " in Skeleton(page(audit)).text.replace("\u00a0", " ")
 
 
 def test_forms_are_shown_finest_first_whatever_they_prove() -> None:

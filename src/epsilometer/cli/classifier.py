@@ -7,7 +7,7 @@ import click
 
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.release import PdtpAtMost
-from epsilometer.audits.classifier.subject import Classifier
+from epsilometer.audits.classifier.subject import Classifier, list_usual_rules
 from epsilometer.cli.audit import end_audit, import_function, make_call, run_call
 from epsilometer.cli.limits import ATTACK_LIMITS, Limits, limit_options, make_rules
 from epsilometer.cli.options import (
@@ -117,8 +117,11 @@ def classifier(
     rules = make_rules(
         _LIMITS,
         limits,
-        attacks=settings.get("attacks", "all") != (),
-        file=settings.get("published_as", "file") == "file",
+        list_usual_rules(
+            settings.get("published_as", "file"),
+            settings.get("attacks", "all"),
+            settings.get("threats", ()),
+        ),
     )
     if rules:
         settings["rules"] = rules

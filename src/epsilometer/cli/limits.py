@@ -1,12 +1,12 @@
 """Offer limits of release rules as options: what ``classifier`` and ``regressor`` share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from epsilometer.audits.classifier.release import (
     AdvantageAtMost,
     CaughtAtMost,
-    NoRecordInFile,
     ReleaseRule,
 )
 from epsilometer.cli.options import Decorator, option
@@ -33,15 +33,14 @@ def limit_options(limits: Limits) -> Decorator:
 
 
 def make_rules(
-    limits: Limits, given: Mapping[str, float | None], *, attacks: bool, file: bool
+    limits: Limits, given: Mapping[str, float | None], usual: Sequence[ReleaseRule]
 ) -> tuple[ReleaseRule, ...]:
     """Return the rules with the limits that were given; none where the usual ones are meant.
 
     Args:
         limits: What can be set.
         given: What was.
-        attacks: Whether attacks are run.
-        file: Whether the model's file is published.
+        usual: The rules where no limit is given.
     """
     if all(value is None for value in given.values()):
         return ()
@@ -50,6 +49,4 @@ def make_rules(
         own, value = fields.setdefault(rule, {}), given[name]
         if value is not None:
             own[field] = value
-    on_attacks = {rule for rule, *_ in ATTACK_LIMITS.values()}
-    rules = (rule(**own) for rule, own in fields.items() if attacks or rule not in on_attacks)
-    return (*((NoRecordInFile(),) if file else ()), *rules)
+    return tuple(replace(rule, **fields.get(type(rule), {})) for rule in usual)

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from epsilometer.audits.classifier.regression.subject import ATTACKS, Regressor
-from epsilometer.audits.classifier.release import ChangeAtMost
+from epsilometer.audits.classifier.regression.subject import ATTACKS, RULES, Regressor
+from epsilometer.audits.classifier.release import ChangeAtMost, NoRecordInFile
 from epsilometer.cli.audit import end_audit, import_function, make_call, run_call
 from epsilometer.cli.limits import ATTACK_LIMITS, Limits, limit_options, make_rules
 from epsilometer.cli.options import (
@@ -106,12 +106,11 @@ def regressor(
         source["model"] = import_function(source["model"])  # typed by the user, so trusted
     if settings.get("attacks") == ("all",):
         settings["attacks"] = "all"
-    rules = make_rules(
-        _LIMITS,
-        limits,
-        attacks=settings.get("attacks", "all") != (),
-        file=settings.get("published_as", "file") == "file",
-    )
+    attacked = settings.get("attacks", "all") != ()
+    file = settings.get("published_as", "file") == "file"
+    measured = {NoRecordInFile: file, ChangeAtMost: True}
+    usual = [rule for rule in RULES if measured.get(type(rule), attacked)]
+    rules = make_rules(_LIMITS, limits, usual)
     if rules:
         settings["rules"] = rules
     call = make_call("Regressor", settings, options, source=source, seeded=True)

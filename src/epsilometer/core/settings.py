@@ -48,6 +48,7 @@ CHOICES: Registry[type] = Registry(
         "gain-at-most": "epsilometer.audits.classifier.release:GainAtMost",
         "advantage-at-most": "epsilometer.audits.classifier.release:AdvantageAtMost",
         "caught-at-most": "epsilometer.audits.classifier.release:CaughtAtMost",
+        "no-record-in-answers": "epsilometer.audits.classifier.release:NoRecordInAnswers",
         "no-record-in-file": "epsilometer.audits.classifier.release:NoRecordInFile",
         "sgd": "epsilometer.networks.optimizers:SGD",
         "adam": "epsilometer.networks.optimizers:Adam",

@@ -111,6 +111,8 @@ def word_evidence(audit: Audit) -> str:
         parts.append(f"True ε ≥ {number(epsilon)} at δ = {_proved_delta(audit):g}{sure}.")
     if audit.verdict == judge.NOT_REFUTED:
         parts += [f"ε = {claimed(audit.claim.epsilon)} was claimed.", word_reach(audit)]
+    if (plan := audit.one(FormPlan)) is not None:
+        parts.append(_word_plan(audit, plan))
     return " ".join(filter(None, [*parts, _word_design(audit)]))
 
 

@@ -512,3 +512,19 @@ def test_all_of_an_object_is_walked() -> None:
     found = [value for _, value in walk_state(held)]
     assert any(np.array_equal(value, np.eye(2)) for value in found if isinstance(value, np.ndarray))
     assert b"x" in [value for value in found if isinstance(value, bytes)]
+
+
+def test_extremes_that_are_one_persons_are_remarked_on() -> None:
+    """A scaler by ranges holds the oldest person's age; of ages that many share, nobody's."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 3)), np.arange(300) % 2  # noqa: N806
+    model = make_pipeline(MinMaxScaler(), DummyClassifier())
+    said = [leak for leak in search_model(model.fit(X, y), X, y) if "one person's" in leak.finding]
+    assert {leak.kind for leak in said} == {"statistics"}
+    assert "MinMaxScaler.data_max_ holds the least or the greatest value" in said[0].finding + (
+        said[1].finding
+    )
+    assert [leak.records for leak in said] == [3, 3]
+    shared = np.clip(X, -1, 1)
+    leaks = search_model(model.fit(shared, y), shared, y)
+    assert not [leak for leak in leaks if "one person's" in leak.finding]

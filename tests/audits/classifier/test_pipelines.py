@@ -7,6 +7,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_iris
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
@@ -19,6 +20,7 @@ from sklearn.preprocessing import (
 )
 from sklearn.tree import DecisionTreeClassifier
 
+import epsilometer as em
 from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
 from epsilometer.audits.classifier.sklearn_models import unwrap_pipeline
 from epsilometer.engine.engines import InProcess
@@ -125,3 +127,24 @@ def test_what_is_no_pipeline_stays_as_it_is() -> None:
     assert not found.held
     with pytest.raises(InvalidArgument, match="'refit' or 'fixed'"):
         unwrap_pipeline(model, X, Y, preprocessing="frozen")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["file", "api"])
+@pytest.mark.parametrize("as_list", [False, True])
+def test_texts_are_audited_whether_a_list_or_an_array(form: str, as_list: bool) -> None:
+    """A pipeline of a vectorizer ended in an internal fault."""
+    told = [f"patient {i} has a cough and {i % 7} more" for i in range(60)]
+    texts = told if as_list else np.array(told, object)
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression())
+    how: dict[str, Any] = {
+        "attacks": ("loss",),
+        "shadows": 8,
+        "records": "sample:10",
+        "remedies": 0,
+    }
+    subject = em.Classifier(model, texts, np.arange(60) % 2, published_as=form, **how)
+    found = em.audit(subject, engine=em.InProcess())
+    if form == "file":
+        assert found.verdict == "do not release"
+        said = found.find(em.findings.RuleFinding)[0].finding
+        assert "TfidfVectorizer" in said

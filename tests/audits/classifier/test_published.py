@@ -11,12 +11,22 @@ import numpy as np
 import pytest
 
 import epsilometer as em
+from epsilometer.audits.classifier.extraction import compute_from_answers
 from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.private_model import PrivateClassifier
+from epsilometer.audits.classifier.remedies import list_remedies
 from epsilometer.findings import MembershipFinding, RuleFinding
-from epsilometer.rules import AdvantageAtMost, CaughtAtMost, NoRecordInFile, PdtpAtMost
+from epsilometer.rules import (
+    AdvantageAtMost,
+    CaughtAtMost,
+    NoRecordInAnswers,
+    NoRecordInFile,
+    PdtpAtMost,
+)
 
 pytest.importorskip("sklearn")
+import pandas as pd
+from sklearn.compose import make_column_transformer
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
@@ -25,7 +35,7 @@ from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
@@ -44,7 +54,8 @@ FORMS = ("file", "api", "labels")
 
 def audit(model: Any, data: Any, published_as: str, **how: Any) -> em.Audit:
     rules = (PdtpAtMost(share=0.1), AdvantageAtMost(0.2), CaughtAtMost(0.1))
-    given = (NoRecordInFile(), *rules) if published_as == "file" else rules
+    first = {"file": (NoRecordInFile(),), "api": (NoRecordInAnswers(),)}
+    given = (*first.get(published_as, ()), *rules)
     plain = {"attacks": ("loss", "lira"), "shadows": 16, "records": "sample:60", "rules": given}
     plain["remedies"] = 0
     subject = em.Classifier(model, *data, published_as=published_as, **{**plain, **how})
@@ -237,3 +248,90 @@ def test_noise_of_a_seed_that_is_known_hides_nothing() -> None:
         )
         assert said == (seed is None)
     assert outcomes == ["pass", "unclear"]
+
+
+def solve_exactly(**how: Any) -> LogisticRegression:
+    return LogisticRegression(solver="newton-cholesky", tol=1e-10, **how)
+
+
+ANSWERING = {
+    "as it is": lambda: (solve_exactly(), *draw_signal(600)),
+    "scaled": lambda: (make_pipeline(StandardScaler(), solve_exactly()), *draw_signal(600)),
+    "of three classes": lambda: (solve_exactly(), *draw_classes()),
+    "without an intercept": lambda: (solve_exactly(fit_intercept=False), *draw_signal(600)),
+    "of more columns than records": lambda: (solve_exactly(), *draw_signal(120, 200)),
+    "of words": lambda: (
+        make_pipeline(OneHotEncoder(), solve_exactly()),
+        np.random.default_rng(3).integers(4, size=(600, 3)),
+        np.arange(600) % 2,
+    ),
+    "of a frame with words": lambda: (
+        make_pipeline(
+            make_column_transformer((OneHotEncoder(), ["town"]), remainder=StandardScaler()),
+            solve_exactly(),
+        ),
+        pd.DataFrame(draw_signal(600)[0]).rename(columns=str).assign(town=["x", "y", "z"] * 200),
+        draw_signal(600)[1],
+    ),
+    "least squares": lambda: (RidgeClassifier(), *draw_signal(600)),
+    "least squares of three classes": lambda: (RidgeClassifier(), *draw_classes()),
+}
+
+
+# Between words there is nothing, and of three classes no edge tells a ratio.
+HIDDEN = ("of words", "of three classes", "least squares of three classes")
+
+
+def draw_classes() -> Any:
+    X, _ = draw_signal(600)  # noqa: N806
+    return X, np.digitize(X[:, 0] + np.random.default_rng(8).normal(size=600), [-0.5, 0.5])
+
+
+@pytest.mark.parametrize("name", ANSWERING)
+def test_answers_of_a_linear_model_tell_what_its_file_tells(name: str) -> None:
+    """As many questions as there are coefficients give these away: an API was *release*."""
+    model, X, y = ANSWERING[name]()  # noqa: N806
+    model.fit(X, y)
+    (held,) = [leak for leak in search_model(model, X, y) if leak.kind == "rebuilt"]
+    (told,) = compute_from_answers(model, X, y, np.unique(y))
+    assert told.kind == "rebuilt"
+    assert told.records == held.records > len(X) / 3
+    (rounded,) = compute_from_answers(model, X, y, np.unique(y), decimals=1)
+    if name in HIDDEN:
+        assert (rounded.kind, rounded.records) == ("statistics", 0)
+        assert "Limit how often one may ask" in rounded.finding
+    else:  # where an answer of one decimal changes, the probability is known exactly
+        assert (rounded.kind, rounded.records) == ("rebuilt", held.records)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", SPARED)
+def test_answers_of_models_of_many_records_tell_nothing(name: str, table: str) -> None:
+    X, y = TABLES[table]()  # noqa: N806
+    assert not compute_from_answers(SPARED[name].fit(X, y), X, y, np.unique(y))
+
+
+def test_an_api_is_no_remedy_where_answers_tell_the_coefficients() -> None:
+    how: dict[str, Any] = {"attacks": ("loss",), "shadows": 8, "remedies": 0, "skip_trend": True}
+    rules = (NoRecordInFile(), PdtpAtMost())
+    subject = em.Classifier(solve_exactly(), *draw_signal(600), rules=rules, **how)
+    remedies = {
+        each.action: each.subject for each in list_remedies(subject, np.arange(9), exposed=0)
+    }
+    verdicts = [
+        em.audit(remedies[action], engine=em.InProcess()).verdict
+        for action in (
+            "Publish an API in place of the file.",
+            "Show 1 decimal, by an API.",
+            "Publish class labels only.",
+        )
+    ]
+    assert verdicts == ["do not release", "do not release", "release"]
+    usual = em.audit(
+        em.Classifier(solve_exactly(), *draw_signal(600), published_as="api", **how),
+        engine=em.InProcess(),
+    )
+    assert usual.find(RuleFinding)[0].finding.startswith(
+        "Whoever may ask the API and has all other records computes those of 600 of 600 people."
+    )

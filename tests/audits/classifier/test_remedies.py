@@ -88,6 +88,9 @@ def test_columns_that_tell_people_apart_are_found() -> None:
     )
     subject = em.Classifier(DummyClassifier(), X, np.arange(200) % 2)
     assert find_telling_columns(subject) == [1]  # a number of persons, not a measurement
+    gaps = np.where(X[:, [1]] == 7, np.nan, X)
+    subject = em.Classifier(DummyClassifier(), gaps, np.arange(200) % 2)
+    assert find_telling_columns(subject) == [1]
     words = np.stack([np.arange(200).astype(str), np.repeat(["a", "b"], 100)], axis=1)
     named = em.Classifier(DummyClassifier(), words.astype(object), np.arange(200) % 2)
     assert find_telling_columns(named) == [0]

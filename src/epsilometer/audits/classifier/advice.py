@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from epsilometer.audits.classifier.file_rules import IN_ANSWERS, IN_FILE
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import (
@@ -13,6 +14,7 @@ from epsilometer.core.findings import (
     RemedyFinding,
     RemovalPlan,
     RoundingStep,
+    RuleFinding,
 )
 from epsilometer.engine.shards import Arrays
 
@@ -36,8 +38,9 @@ class PartSummary(NamedTuple):
 
     def to_finding(self, base: "PartSummary") -> RemedyFinding:
         """Return it as a finding, compared with what was audited."""
-        falls = (_falls(self.caught, base.caught), _falls(self.advantage, base.advantage))
-        helps = self.failed < base.failed or (self.failed == base.failed and any(falls))
+        falls = _falls(self.caught, base.caught) or _falls(self.advantage, base.advantage)
+        passes = not self.failed and not self.unclear
+        helps = self.failed < base.failed or (self.failed == base.failed and (passes or falls))
         return RemedyFinding(
             action=self.action,
             caught=self.caught,
@@ -70,10 +73,17 @@ def rank_remedy(row: PartSummary) -> tuple[float, ...]:
     return row.failed, round(harm, 2), -round(row.accuracy, 2)
 
 
-def advise(result: Audit) -> Iterator[str]:
-    """Yield what to do, the most useful first: of remedies only those that were seen to help."""
+def advise(result: Audit, *, unmeasured: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what to do, the most useful first: of remedies only those that were seen to help.
+
+    Args:
+        result: What was found.
+        unmeasured: What the usual rules look at, and these do not, in sentences.
+    """
     (risk,) = result.find(LeaveOneOut)
-    yield from _advise_remedies(result.find(RemedyFinding))
+    yield from _advise_remedies(result.find(RemedyFinding), result.verdict)
+    if not result.find(RemedyFinding):
+        yield from _advise_other_form(result.find(RuleFinding))
     if risk.exposed and not result.find(MembershipFinding):  # PDTP alone decides
         yield _advise_rounding(result.find(RoundingStep), risk)
         yield from (plan.ended for plan in result.find(RemovalPlan))
@@ -84,8 +94,10 @@ def advise(result: Audit) -> Iterator[str]:
             "in it."
         )
     if result.verdict == judge.CANNOT_TELL:
-        yield "To be able to tell, measure more: all records, more shadows, more records."
+        yield from _advise_unclear(result.find(RuleFinding))
     if result.verdict == judge.RELEASE:
+        if unmeasured:
+            yield f"Before publishing, let the usual rules decide too. {' '.join(unmeasured)}"
         yield (
             "Publish what was audited: this model, trained on these records in this way. After "
             "any change, audit again."
@@ -100,7 +112,31 @@ def advise(result: Audit) -> Iterator[str]:
         )
 
 
-def _advise_remedies(tried: Sequence[RemedyFinding]) -> Iterator[str]:
+def _advise_unclear(rules: Sequence[RuleFinding]) -> Iterator[str]:
+    """Say what it takes to be able to tell, by the rules that are unclear."""
+    unclear = {rule.rule: rule for rule in rules if rule.outcome == "unclear"}
+    if unclear.pop(IN_FILE, None) is not None:
+        yield (
+            "To be able to tell, leave out of the model what could not be searched; or do not "
+            "publish the file, and audit an API."
+        )
+    if unclear:
+        yield (
+            "To be able to tell, do what the unclear rules ask for; where they ask for nothing, "
+            "measure more: all records, more shadows, more records."
+        )
+
+
+def _advise_other_form(rules: Sequence[RuleFinding]) -> Iterator[str]:
+    """Say, where no remedy was tried, what is not concerned by what fails."""
+    failed = {rule.rule for rule in rules if rule.outcome == "fail"}
+    if IN_FILE in failed:
+        yield "Do not publish the file. Audit an API, or labels alone: they do not hold its parts."
+    elif IN_ANSWERS in failed:
+        yield "Do not publish the API. Audit labels alone, or a model that was trained privately."
+
+
+def _advise_remedies(tried: Sequence[RemedyFinding], verdict: judge.Verdict) -> Iterator[str]:
     """Name the remedies that helped, best first, with what they cost."""
     if not tried:
         return
@@ -115,17 +151,20 @@ def _advise_remedies(tried: Sequence[RemedyFinding]) -> Iterator[str]:
             f"{remedy.accuracy:.1%} (before: {base.accuracy:.1%}). {last}"
         )
     if others and not helpful:
-        yield f"None of {len(others)} remedies that were tried helps: publish nothing of it."
+        last = ": publish nothing of it" if verdict == judge.DO_NOT_RELEASE else ""
+        yield f"None of {len(others)} remedies that were tried helps{last}."
 
 
 def _advise_rounding(steps: Sequence[RoundingStep], risk: LeaveOneOut) -> str:
     """Name the most decimals with which no record is exposed."""
     for step in steps:
         if step.exposed == 0:
-            shown = "the class alone" if step.decimals == -1 else f"{step.decimals} decimals"
+            named = {-1: "the class alone", 1: "1 decimal", None: "all digits"}
+            shown = named.get(step.decimals, f"{step.decimals} decimals")
             return (
-                f"Showing {shown} exposes no record; what is shown then names the right class in "
-                f"{step.accuracy:.1%} of records."
+                f"Try an API that shows {shown}: leaving records out then exposes none, and the "
+                f"right class is named for {step.accuracy:.1%}. No attack was run, so audit that "
+                "with attacks."
             )
     fewest = min(steps, key=lambda step: step.exposed)
     return (

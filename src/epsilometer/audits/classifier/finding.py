@@ -12,6 +12,7 @@ from scipy import special
 
 from epsilometer.audits.classifier.advice import PartSummary, advise, rank_remedy
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
+from epsilometer.audits.classifier.file_rules import IN_FILE
 from epsilometer.audits.classifier.groups import GroupedRisk, compare_groups
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
@@ -24,7 +25,6 @@ from epsilometer.audits.classifier.leave_one_out.screens import CITES
 from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.outliers import explain_records
 from epsilometer.audits.classifier.release import (
-    IN_FILE,
     Attacked,
     Measured,
     apply_rules,
@@ -81,7 +81,7 @@ class PartResults:
         subject, arrays = self.task.subject, self.found["leave-one-out"]
         at, floor = self._changes(), self._floor()
         rules, attacks = self.apply_rules()
-        kinds = [leak.kind for leak in self._leaks or ()]
+        kinds = [leak.kind for leak in self._list_leaks("file") or ()]
         size = self.task.codes.size
         grave = {rule: weigh_rule(rule, size, kinds) for rule in rules if rule.outcome == "fail"}
         rules = tuple(sorted(rules, key=lambda rule: -grave.get(rule, 0.0)))
@@ -114,7 +114,8 @@ class PartResults:
             cites=self._cites(),
             provenance=provenance,
         )
-        return msgspec.structs.replace(result, advice=tuple(advise(result)))
+        advice = advise(result, unmeasured=self._list_unmeasured())
+        return msgspec.structs.replace(result, advice=tuple(advice))
 
     def apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
         """Return what each rule says, and how each attack does."""
@@ -131,7 +132,9 @@ class PartResults:
             screened=left_out["screened"],
             attacks=self._list_attacks(),
             mismatch=" ".join(self._mismatch),
-            leaks=self._leaks,
+            leaks=self._list_leaks("file"),
+            answers=self._list_leaks("extraction"),
+            doubt=" ".join(map(str, left_out["doubts"])),
             threats=list_threats(self.found.get("threats", {}), self._threats),
         )
 
@@ -255,12 +258,11 @@ class PartResults:
         """Return what another seed alone changes, seen through as many decimals."""
         return self._changes("null").risk if self.found["leave-one-out"]["null"].size else None
 
-    @property
-    def _leaks(self) -> list[Leak] | None:
-        """What the model's file tells; None where it was not searched."""
-        if "file" not in self.found:
+    def _list_leaks(self, part: str) -> list[Leak] | None:
+        """Return what the model's file tells, or its answers; None where that was not tried."""
+        if part not in self.found:
             return None
-        found = self.found["file"]
+        found = self.found[part]
         return [
             Leak(kind=str(kind), records=int(records), finding=str(finding))  # type: ignore[arg-type]
             for kind, records, finding in zip(
@@ -443,15 +445,29 @@ class PartResults:
             for cause, models, part in causes
         )
 
+    def _list_unmeasured(self) -> list[str]:
+        """Say what nobody looked at, because rules or attacks were chosen otherwise than usual."""
+        said = []
+        if self.task.subject.published_as == "file" and "file" not in self.found:
+            said.append("The model's file was not searched: it may hold training records.")
+        if "attacks" not in self.found:
+            said.append(
+                "No attack was run: people whom leave-one-out risk clears may be found by attacks."
+            )
+        return said
+
     def _caveats(self) -> tuple[str, ...]:
         found = self.found["leave-one-out"]
         caveats = [*self.task.subject.caveats, *map(str, found["caveats"].tolist())]
+        caveats += self._list_unmeasured()
         if hidden := self._count_hidden()[1]:
             caveats.append(
                 f"Training is random: {hidden:,} records above the limit move predictions by less "
                 "than another seed does, and are not counted. Whoever learns the seed sees them."
             )
-        caveats += [leak.finding for leak in self._leaks or () if leak.kind == "statistics"]
+        for part in ("file", "extraction"):
+            leaks = self._list_leaks(part) or ()
+            caveats += [leak.finding for leak in leaks if leak.kind == "statistics"]
         if self._remedies():
             usual = np.bincount(self.task.codes).max() / self.task.codes.size
             caveats.append(

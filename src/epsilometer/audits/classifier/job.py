@@ -31,6 +31,8 @@ from epsilometer.audits.classifier.attacks.shadows import (
     shadow_pool,
     show_logs,
 )
+from epsilometer.audits.classifier.doubts import find_doubts
+from epsilometer.audits.classifier.extraction import compute_from_answers
 from epsilometer.audits.classifier.finding import PartResults, sum_up_parts
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
@@ -39,7 +41,7 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
     predict_class,
 )
 from epsilometer.audits.classifier.leave_one_out.screens import screen_pool
-from epsilometer.audits.classifier.model_file import search_model
+from epsilometer.audits.classifier.model_file import Leak, search_model
 from epsilometer.audits.classifier.remedies import Remedy, list_remedies
 from epsilometer.audits.classifier.removal import plan_removal
 from epsilometer.audits.classifier.seeds import measure_spread, take_odds
@@ -79,7 +81,7 @@ _WORTH = 0.9  # twice the models must narrow limits to so much of their width
 _PARTS = (2, 4)  # in which the records are cut to train on fewer
 _FEWER = 16  # models of each part
 _SIZES = 8  # number of the random stream that cuts records into parts
-_JUDGED = ("leave-one-out", "attacks", "file")  # parts that rules look at
+_JUDGED = ("leave-one-out", "attacks", "file", "extraction")  # parts that rules look at
 _SEEDS = 20  # models that show how far predictions vary with the seed alone
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
 _CLOSER = 1000  # records at most, all of which are left out of the best remedy
@@ -159,6 +161,7 @@ class ClassifierJob:
         """Compute one part of the work."""
         work = {
             "file": self._search_file,
+            "extraction": self._search_answers,
             "leave-one-out": self._leave_out,
             "attacks": self._attack,
             "sizes": self._attack_sizes,
@@ -210,18 +213,31 @@ class ClassifierJob:
             patience=subject.patience,
         )
 
-    def _search_file(self) -> Arrays:
+    def _fit_all(self) -> Any:
+        """Return the model that is to be published: trained on all records."""
         subject, task = self.task.subject, self.task
         model = clone_with_seed(subject.estimator, task.seed, overwrite=False)
         with seed_globals(task.seed), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the same as with each record left out, said there
-            model.fit(subject.X, task.classes[task.codes])
-        leaks = search_model(model, subject.X, task.codes, content=task.content, seed=task.seed)
-        return {
-            "kinds": np.array([leak.kind for leak in leaks], np.str_),
-            "records": np.array([leak.records for leak in leaks], np.int64),
-            "findings": np.array([leak.finding for leak in leaks], np.str_),
-        }
+            return model.fit(subject.X, task.classes[task.codes])
+
+    def _search_file(self) -> Arrays:
+        task, records = self.task, self.task.subject.X
+        model = self._fit_all()
+        leaks = search_model(model, records, task.codes, content=task.content, seed=task.seed)
+        return _list_leaks(leaks)
+
+    def _search_answers(self) -> Arrays:
+        task, subject = self.task, self.task.subject
+        leaks = compute_from_answers(
+            self._fit_all(),
+            subject.X,
+            task.codes,
+            task.classes,
+            decimals=subject.shown,
+            seed=task.seed,
+        )
+        return _list_leaks(leaks)
 
     def _leave_out(self) -> Arrays:
         subject, records = self.task.subject, self.task.records
@@ -237,6 +253,8 @@ class ClassifierJob:
         spread = null[:0]
         if null.size and not has_fixed_seed(subject.estimator):
             spread = self._measure_spread(found.records, found.full, found.without)
+        labels, seed = (self.task.classes, self.task.codes), self.task.seed
+        doubts, remarks = find_doubts(subject.estimator, subject.X, *labels, seed=seed)
         return {
             "records": found.records,
             "full": found.full,
@@ -246,7 +264,8 @@ class ClassifierJob:
             "drawn": np.array(found.unseen is not None),
             "screened": found.screened,
             "path": np.array(found.path),
-            "caveats": np.array(found.caveats, np.str_),
+            "caveats": np.array([*found.caveats, *remarks], np.str_),
+            "doubts": np.array(doubts, np.str_),
         }
 
     def _measure_spread(
@@ -501,6 +520,8 @@ class ClassifierJob:
         found = {"attacks": job._attack_models(subject.shadows)}
         if "file" in task.parts:
             found["file"] = job._search_file()
+        if "extraction" in task.parts:
+            found["extraction"] = job._search_answers()
         if not remedy.retrains:
             found["leave-one-out"] = base["leave-one-out"]
         else:
@@ -521,6 +542,14 @@ class ClassifierJob:
 
     def _stream(self, *key: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence(self.task.seed, spawn_key=(2, *key)))
+
+
+def _list_leaks(leaks: Sequence[Leak]) -> Arrays:
+    return {
+        "kinds": np.array([leak.kind for leak in leaks], np.str_),
+        "records": np.array([leak.records for leak in leaks], np.int64),
+        "findings": np.array([leak.finding for leak in leaks], np.str_),
+    }
 
 
 def measure_held_out(pool: ShadowPool) -> float:

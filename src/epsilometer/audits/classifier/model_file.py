@@ -29,6 +29,7 @@ from epsilometer.audits.classifier.model_tables import (
     find_once,
     follow_records,
     list_means,
+    list_statistics,
     read_table,
     scale_range,
     standardise,
@@ -260,13 +261,8 @@ class _Search:
             if matrix.shape[1] == width:
                 if width > 1:
                     rows = table.find_rows(matrix)
-                if not rows.any() and are_near(table, matrix, means):
-                    self.add(
-                        "statistics",
-                        self.n,
-                        f"{where} holds means of many records: whoever knows all others computes "
-                        "the missing one.",
-                    )
+                for records, said in () if rows.any() else list_statistics(table, matrix, means):
+                    self.add("statistics", records, f"{where} {said}")
                 if not rows.any() and len(pairs) and are_near(table, matrix, pairs):
                     text = f"{where} holds means of {{}} records, two in each class: either "
                     self.add("one person", 2 * len(pairs), f"{text}computes the other.")

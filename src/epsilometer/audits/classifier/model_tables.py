@@ -386,6 +386,22 @@ def are_near(table: Table, matrix: Any, rows: FloatArray) -> bool:
     return bool(_find_near(cKDTree(table.project(matrix)), table.project(rows)).any())
 
 
+def list_statistics(table: Table, matrix: Any, means: FloatArray) -> list[tuple[int, str]]:
+    """Return which statistics of all records a matrix holds: how many people, and in words."""
+    found = []
+    if are_near(table, matrix, means):
+        said = "holds means of many records: whoever knows all others computes the missing one."
+        found.append((table.values.shape[0], said))
+    if table.sparse or hasattr(matrix, "tocsr") or not np.isfinite(table.values).all():
+        return found
+    for ends in (table.values.min(axis=0), table.values.max(axis=0)):
+        alone = int(np.sum((table.values == ends).sum(axis=0) == 1))  # columns where it is one's
+        if alone and np.isclose(matrix, ends, rtol=1e-6, atol=0).all(axis=1).any():
+            said = "holds the least or the greatest value of each column: {} are one person's each."
+            found.append((alone, said))
+    return found
+
+
 class OwnValues:
     """Values of measurements that one record alone has, and by chance nobody has."""
 

@@ -4,12 +4,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, repeat
 from typing import TypeAlias
 
 import msgspec
 import numpy as np
 
 from epsilometer import _validate
+from epsilometer.audits.classifier.file_rules import (
+    IN_ANSWERS,
+    IN_FILE,
+    limit_answers,
+    limit_file,
+)
 from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.threats.threat import Threat, limit_threats
 from epsilometer.core.findings import MembershipFinding, Outcome, RuleFinding
@@ -21,15 +28,7 @@ from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import BoolArray, FloatArray
 
 _DRAWN = 60  # points of a curve
-IN_FILE = "no record in the model's file"
 _Plain: TypeAlias = Callable[[float], str]
-_IN_FILE = {
-    "rows": "The model file holds the records of {}.",
-    "one person": "The model file has parts that belong to single people: {}.",
-    "rebuilt": "Whoever has the model file and all other records computes the records of {}.",
-    "statistics": "The model file holds statistics that give away the last of {}.",
-}
-_NAMED = 3  # places in a file that a rule names
 _UNKNOWN = Limited(0.0, 0.0, 1.0)  # where nothing was measured
 
 
@@ -157,11 +156,29 @@ class NoRecordInFile:
     statistics: bool = False
 
 
+@dataclass(frozen=True)
+class NoRecordInAnswers:
+    """No record can be computed from an API's answers and all other records.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.rules.NoRecordInAnswers()
+        NoRecordInAnswers()
+    """
+
+
 ReleaseRule: TypeAlias = (
-    GainAtMost | PdtpAtMost | ChangeAtMost | AdvantageAtMost | CaughtAtMost | NoRecordInFile
+    GainAtMost
+    | PdtpAtMost
+    | ChangeAtMost
+    | AdvantageAtMost
+    | CaughtAtMost
+    | NoRecordInFile
+    | NoRecordInAnswers
 )
 RULES: tuple[ReleaseRule, ...] = (
     NoRecordInFile(),
+    NoRecordInAnswers(),
     PdtpAtMost(),
     AdvantageAtMost(),
     CaughtAtMost(),
@@ -197,6 +214,8 @@ class Measured:
         mismatch: Why attacks may be weaker than they look; empty where nothing is known.
         leaks: What the model's file tells of single records; None where it was not searched.
         threats: Beside membership, that were measured.
+        answers: What an API's answers tell of single records; None where it was not tried.
+        doubt: Why nobody is safe by what was measured of rows; empty where nothing is known.
     """
 
     risk: FloatArray | None
@@ -208,6 +227,8 @@ class Measured:
     leaks: Sequence[Leak] | None = None
     screened: BoolArray | None = None
     threats: Sequence[Threat] = ()
+    answers: Sequence[Leak] | None = None
+    doubt: str = ""
 
 
 def share_exposed(
@@ -249,7 +270,19 @@ def apply_rules(
     findings = tuple(
         measure_attack(attack, fpr=fpr, confidence=each) for attack in measured.attacks
     )
-    return tuple(_apply_rule(rule, measured, findings, each) for rule in rules), findings
+    found = tuple(_apply_rule(rule, measured, findings, each) for rule in rules)
+    return _add_doubt(found, measured.doubt) if measured.doubt else found, findings
+
+
+def _add_doubt(rules: Sequence[RuleFinding], doubt: str) -> tuple[RuleFinding, ...]:
+    """Return rules of which none passes but that on the file, which is what it is."""
+    changed, reasons = [], chain([doubt], repeat("In doubt for the same reason."))
+    for rule in rules:
+        passes = rule.outcome == "pass" and rule.rule != IN_FILE
+        finding = f"{next(reasons)} {rule.finding}" if passes else rule.finding
+        outcome: Outcome = "unclear" if passes else rule.outcome
+        changed.append(msgspec.structs.replace(rule, outcome=outcome, finding=finding))
+    return tuple(changed)
 
 
 def share_confidence(measured: Measured, rules: Sequence[ReleaseRule], confidence: float) -> float:
@@ -321,6 +354,7 @@ def _count_statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
         PdtpAtMost: int(sampled),
         ChangeAtMost: int(sampled),
         NoRecordInFile: 0,
+        NoRecordInAnswers: 0,
     }
     sizes[GainAtMost] = sum(threat.is_sampled and threat.decides for threat in measured.threats)
     return sum(sizes.get(type(rule), len(measured.attacks)) for rule in rules)
@@ -331,7 +365,9 @@ def _apply_rule(
 ) -> RuleFinding:
     match rule:
         case NoRecordInFile():
-            return _limit_file(rule, measured)
+            return limit_file(measured.leaks, measured.of, statistics=rule.statistics)
+        case NoRecordInAnswers():
+            return limit_answers(measured.answers, measured.of)
         case GainAtMost():
             return limit_threats(measured.threats, rule.limit, confidence=confidence)
         case PdtpAtMost() | ChangeAtMost():
@@ -353,44 +389,6 @@ def _apply_rule(
             what = f"TPR at FPR {fpr:.3g}"
             said = measured.mismatch, confidence
             return _limit_attacks(name, limit, limits, what, partial(_word_caught, fpr), *said)
-
-
-def _limit_file(rule: NoRecordInFile, measured: Measured) -> RuleFinding:
-    """Fail where single records are in the file; nothing of this rests on samples."""
-    leaks = measured.leaks
-    outcome: Outcome = "unclear"
-    records, why = 0, "The model's file was not searched."
-    if leaks is not None:
-        unread = [leak for leak in leaks if leak.kind == "unread"]
-        spared = {"unread"} if rule.statistics else {"unread", "statistics"}
-        grave = [leak for leak in leaks if leak.kind not in spared and leak.records]
-        worst = [leak.records for leak in grave if leak.kind == grave[0].kind]
-        records = max(worst, default=0)
-        why = _name_places(grave)
-        if grave:
-            who = f"{records:,} of {measured.of:,} people"
-            outcome, why = "fail", f"{_IN_FILE[grave[0].kind].format(who)} {why}"
-        elif unread:
-            why = f"Not all of the model could be searched. {_name_places(unread)}"
-        else:
-            outcome = "pass"
-            why = "No training row, and nothing of one record alone, was found in the model."
-    return RuleFinding(
-        rule=IN_FILE,
-        outcome=outcome,
-        finding=why,
-        value=float(records),
-        low=float(records),
-        high=float(measured.of if outcome == "unclear" else records),
-        limit=0.0,
-        confidence=1.0,
-    )
-
-
-def _name_places(leaks: Sequence[Leak]) -> str:
-    """Return what was found where, the first few."""
-    named = " ".join(leak.finding for leak in leaks[:_NAMED])
-    return f"{named} {len(leaks) - _NAMED} more." if len(leaks) > _NAMED else named
 
 
 def _word_advantage(value: float) -> str:
@@ -556,6 +554,8 @@ def weigh_rule(rule: RuleFinding, of: int, kinds: Sequence[str]) -> float:
     """
     if rule.rule == IN_FILE:
         return rule.value / of * (1.0 if kinds and kinds[0] == "rows" else 0.5)
+    if rule.rule == IN_ANSWERS:
+        return rule.value / of / 2
     return float(rule.value) / (2 if "TPR − FPR" in rule.rule else 1)
 
 

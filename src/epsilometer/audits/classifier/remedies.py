@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from epsilometer.audits.classifier.private_model import PrivateClassifier
-from epsilometer.audits.classifier.release import NoRecordInFile
+from epsilometer.audits.classifier.release import NoRecordInAnswers, NoRecordInFile, ReleaseRule
 from epsilometer.audits.classifier.sklearn_models import (
     clone_estimator,
     count_rows,
@@ -84,7 +84,8 @@ def list_remedies(subject: Classifier, riskiest: IntArray, *, exposed: int) -> I
 
 
 def _show_less(subject: Classifier) -> Iterator[_Change]:
-    api = {"published_as": "api", "model_file": None, "rules": _without_file(subject)}
+    api: dict[str, Any] = {"published_as": "api", "model_file": None}
+    api["rules"] = _without_file(subject, NoRecordInAnswers())
     if subject.published_as == "file":
         yield "Publish an API in place of the file.", replace(subject, **api)
     if subject.published_as != "labels":
@@ -94,16 +95,18 @@ def _show_less(subject: Classifier) -> Iterator[_Change]:
                 word = "decimal" if decimals == 1 else "decimals"
                 by = ", by an API" if subject.published_as == "file" else ""
                 yield f"Show {decimals} {word}{by}.", changed
-        changed = replace(subject, **{**api, "published_as": "labels", "decimals": None})
+        labels = {"published_as": "labels", "decimals": None, "rules": _without_file(subject)}
+        changed = replace(subject, **{**api, **labels})
         yield "Publish class labels only.", changed
 
 
-def _without_file(subject: Classifier) -> Any:
-    """Return rules for those who are not given the file."""
+def _without_file(subject: Classifier, *instead: ReleaseRule) -> Any:
+    """Return rules for those who are not given the file, with others in place of its rule."""
     if subject.rules is None:
         return None
-    left = [rule for rule in subject.deciding_rules if not isinstance(rule, NoRecordInFile)]
-    return tuple(left) or None
+    about = NoRecordInFile | NoRecordInAnswers
+    left = [rule for rule in subject.deciding_rules if not isinstance(rule, about)]
+    return (*(instead if len(left) < len(subject.deciding_rules) else ()), *left) or None
 
 
 def _drop_columns(subject: Classifier) -> Iterator[_Change]:
@@ -136,9 +139,8 @@ def find_telling_columns(subject: Classifier) -> list[int]:
         )
         given = values.astype(np.str_) if values.dtype.kind == "O" else values
         _, counts = np.unique(given, return_counts=True)
-        whole = (
-            not words and values.dtype.kind in "iuf" and bool(np.all(values == np.round(values)))
-        )
+        whole = not words and values.dtype.kind in "iuf"
+        whole = whole and bool(np.all((values == np.round(values)) | np.isnan(values)))  # with gaps
         alone = int(np.sum(counts == 1))
         if (words and alone) or (whole and counts.size > _NEARLY * n):
             found.append((alone, column))

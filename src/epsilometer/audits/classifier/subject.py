@@ -17,6 +17,7 @@ from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
 from epsilometer.audits.classifier.release import (
     RULES,
     GainAtMost,
+    NoRecordInAnswers,
     NoRecordInFile,
     PdtpAtMost,
     ReleaseRule,
@@ -222,9 +223,7 @@ class Classifier:
         """The rules that decide: those given, or the usual ones."""
         if isinstance(self.rules, Sequence):
             return tuple(self.rules)
-        measured = {NoRecordInFile: self.published_as == "file", PdtpAtMost: True}
-        usual = tuple(r for r in RULES if measured.get(type(r), bool(self.attack_names)))
-        return (*usual, GainAtMost()) if set(self.threats) - {USAGE} else usual
+        return list_usual_rules(self.published_as, self.attack_names, self.threats)
 
     @property
     def shown(self) -> int | None:
@@ -309,12 +308,33 @@ class ClassifierTask:
             "leave-one-out": True,
             "sizes": self._can_extrapolate,
             "file": any(isinstance(rule, NoRecordInFile) for rule in self.subject.deciding_rules),
+            "extraction": any(
+                isinstance(rule, NoRecordInAnswers) for rule in self.subject.deciding_rules
+            ),
             "threats": bool(self.subject.threats),
             "removal": self.removal > 0,
             "variation": self.subject.variation > 0,
             "remedies": bool(self.subject.attack_names) and self.subject.remedies != 0,
         }
         return tuple(part for part, needed in wanted.items() if needed)
+
+
+def list_usual_rules(
+    published_as: str, attacks: Sequence[str], threats: Sequence[str]
+) -> tuple[ReleaseRule, ...]:
+    """Return the rules that decide where none are given: about all that is measured.
+
+    Example:
+        >>> [type(rule).__name__ for rule in list_usual_rules("labels", (), ("range",))]
+        ['PdtpAtMost', 'GainAtMost']
+    """
+    measured = {
+        NoRecordInFile: published_as == "file",
+        NoRecordInAnswers: published_as == "api",
+        PdtpAtMost: True,
+    }
+    usual = tuple(rule for rule in RULES if measured.get(type(rule), bool(attacks)))
+    return (*usual, GainAtMost()) if set(threats) - {USAGE} else usual
 
 
 def count_bytes(classes: int, records: int, models: int) -> int:

@@ -107,6 +107,8 @@ def peel_scaling(estimator: Any, X: Any) -> Peeled | None:  # noqa: N803 - as in
     """
     if identify(estimator) != "sklearn.Pipeline" or len(estimator.steps) < 2:
         return None
+    if len(getattr(X, "shape", ())) != 2:
+        return None  # a list of texts, say
     *before, (_, last) = estimator.steps
     nobody = np.zeros(count_rows(X), bool)
     part: _Part | None = _Part(table=X, changed=nobody)

@@ -1,0 +1,227 @@
+"""Compute a linear model's coefficients from its answers, and training records from these.
+
+Log-odds of such a model are linear in its features, so that as many answers as it has coefficients
+give these away, and with them all that its file does to whoever knows all other records. Rounded
+answers do as well: where one changes, between two records, the probability is known exactly.
+"""
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from epsilometer.audits.classifier.attacks.shadows import show_logs
+from epsilometer.audits.classifier.model_file import Leak
+from epsilometer.audits.classifier.model_tables import follow_records
+from epsilometer.audits.classifier.rebuilding import rebuild_records
+from epsilometer.audits.classifier.sklearn_models import identify, predict_logs, take_rows
+from epsilometer.types import FloatArray, IntArray
+
+_ASKED = 20_000  # questions at most
+_HALVINGS = 45  # of a line between two records: as exact as its points
+_WIDEST = 3000  # coefficients that are solved for
+_RANK = 1e-10  # of the largest singular value: less is no direction of the features
+_LEAST = 1e-12  # weight of an answer that is nearly certain, and has lost its digits
+_SQUARES = ("sklearn.RidgeClassifier", "sklearn.RidgeClassifierCV")
+_SOFTMAX = ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV")
+
+
+def compute_from_answers(
+    model: Any,
+    X: Any,  # noqa: N803 - as in scikit-learn
+    codes: IntArray,
+    classes: Any,
+    *,
+    decimals: int | None = None,
+    seed: int = 0,
+) -> tuple[Leak, ...]:
+    """Return what an API's answers tell of single records to whoever knows all others.
+
+    Guarantee: records that are counted were computed, from answers as they are shown.
+    Assumption: whoever asks knows how the model was trained. Of models that are not linear nothing
+        is computed, and nothing is said.
+
+    Args:
+        model: Fitted.
+        X: The features it was fitted to, about which it is asked.
+        codes: Position of each record's label among the classes.
+        classes: All labels, in order.
+        decimals: To which probabilities are rounded; None: not at all.
+        seed: By which records are chosen.
+
+    Example:
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X = np.random.default_rng(0).normal(size=(80, 3))
+        >>> y = (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(int)
+        >>> model = LogisticRegression(solver="newton-cholesky", tol=1e-10).fit(X, y)
+        >>> compute_from_answers(model, X, y, np.array([0, 1]))[0].records
+        80
+    """
+    leaks = []
+    for place, (estimator, features) in enumerate(follow_records(model, X).reached):
+        name = type(estimator).__name__
+        held = rebuild_records(estimator, features, codes, seed=seed)
+        if held is None or not held.hits:
+            continue  # not linear, or not solved so exactly that records follow
+        logs = show_logs(predict_logs(model, X, classes=classes), decimals)
+        told = _read_odds(estimator, logs)
+        asked = [] if told is None else [_Asked(features, told, *_weigh(logs))]
+        if decimals is not None and told is not None and told.shape[1] == 1:
+            asked += _bisect(model, X, place, decimals=decimals, classes=classes, seed=seed)
+        tries = [_solve_coefficients(estimator, features, each) for each in asked]
+        found = [rebuild_records(each, features, codes, seed=seed) for each in tries if each]
+        hits = max((each.hits for each in found if each is not None), default=0)
+        if hits:
+            said = (
+                f"From answers the coefficients of {name} follow, and from these, whoever knows "
+                f"all other records computes the missing one: {hits:,} of {held.tried:,} tried."
+            )
+            records = round(hits / held.tried * codes.size)
+            leaks.append(Leak(kind="rebuilt", records=records, finding=said))
+        elif found:
+            said = (
+                f"Rounding hides the coefficients of {name}, from which whoever knows all other "
+                "records computes the missing one, from the questions that were tried. Limit how "
+                "often one may ask."
+            )
+            leaks.append(Leak(kind="statistics", records=0, finding=said))
+    return tuple(leaks)
+
+
+class _Asked(NamedTuple):
+    """Questions and what was learned from them.
+
+    Attributes:
+        features: What reaches the estimator of each question.
+        odds: Log-odds there, one column per row of coefficients.
+        rows: Which questions are used.
+        weight: Of each of these.
+    """
+
+    features: Any
+    odds: FloatArray
+    rows: IntArray
+    weight: FloatArray
+
+
+def _weigh(logs: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Return which answers tell all odds, and how much each counts.
+
+    An answer of nearly 0 or 1 has few digits left, and counts for as little.
+    """
+    rows = np.flatnonzero(np.isfinite(logs).all(axis=1))[:_ASKED]
+    return rows, np.maximum(1 - np.exp(logs[rows].max(axis=1)), _LEAST)
+
+
+def _bisect(
+    model: Any,
+    X: Any,  # noqa: N803
+    place: int,
+    *,
+    decimals: int,
+    classes: Any,
+    seed: int,
+) -> list[_Asked]:
+    """Find points between two records where a rounded answer changes: there p is known exactly.
+
+    Columns of whole numbers, which may be names of something, are left as they are. Nothing where
+    there are no others, or where the model refuses such questions.
+    """
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(9,)))
+    shape: tuple[int, ...] = getattr(X, "shape", ())
+    if len(shape) != 2 or hasattr(X, "tocsr"):
+        return []
+    pairs = rng.integers(shape[0], size=(min(_ASKED, 40 * (shape[1] + 2)), 2))
+    start = take_rows(X, pairs[:, 0])
+    ways = {place: _find_way(X, place, pairs) for place in range(shape[1])}
+
+    def move(share: FloatArray) -> Any:
+        """Return points on the way from the first of each pair to the second."""
+        moved = start.copy()
+        for column, way in ways.items():
+            if way is not None and hasattr(X, "iloc"):
+                moved.isetitem(column, np.asarray(start.iloc[:, column], np.float64) + share * way)
+            elif way is not None:
+                moved[:, column] = start[:, column] + share * way
+        return moved
+
+    def ask(share: FloatArray) -> FloatArray:
+        logs = predict_logs(model, move(share), classes=classes)
+        return np.asarray(np.exp(show_logs(logs, decimals)[:, 1]))
+
+    try:
+        first, last = ask(np.zeros(len(start))), ask(np.ones(len(start)))
+        step = 10.0**-decimals
+        steps = np.maximum(np.round(np.abs(last - first) / step), 1)
+        edge = np.minimum(first, last) + (np.floor(rng.random(steps.size) * steps) + 0.5) * step
+        before, after = np.zeros(len(start)), np.ones(len(start))
+        for _ in range(_HALVINGS):
+            middle = (before + after) / 2
+            beyond = (ask(middle) > edge) == (last > first)
+            after, before = np.where(beyond, middle, after), np.where(beyond, before, middle)
+        reached = follow_records(model, move((before + after) / 2)).reached
+    except Exception:  # it does not take such points
+        return []
+    apart = np.flatnonzero(np.abs(last - first) > step / 2)
+    if place >= len(reached) or apart.size < 2:
+        return []
+    edge = np.clip(edge, step / 4, 1 - step / 4)  # where no answer changes, it may be beyond
+    odds = np.log(edge / (1 - edge))[:, None]
+    return [_Asked(reached[place].features, odds, apart, (edge * (1 - edge))[apart])]
+
+
+def _find_way(X: Any, column: int, pairs: IntArray) -> FloatArray | None:  # noqa: N803
+    """Return by how much a column differs within pairs; None where it is no measurement."""
+    values = np.asarray(X.iloc[:, column] if hasattr(X, "iloc") else X[:, column])
+    try:
+        numbers = values.astype(np.float64)
+    except (TypeError, ValueError):
+        return None
+    if not np.isfinite(numbers).all() or (numbers == np.round(numbers)).all():
+        return None
+    return np.asarray(numbers[pairs[:, 1]] - numbers[pairs[:, 0]])
+
+
+def _read_odds(estimator: Any, logs: FloatArray) -> FloatArray | None:
+    """Return what answers tell of decisions; None where they do not tell them."""
+    count, classes = len(np.atleast_2d(estimator.coef_)), logs.shape[1]
+    with np.errstate(invalid="ignore"):  # classes that are impossible, whose answers are left out
+        if count == 1 and classes == 2:
+            return np.asarray(logs[:, 1:] - logs[:, :1])
+        centred = np.asarray(logs - logs.mean(axis=1, keepdims=True))
+    if count != classes:
+        return None
+    if identify(estimator) in _SOFTMAX and estimator.solver != "liblinear":
+        return centred
+    if identify(estimator) in _SQUARES and estimator.fit_intercept:
+        # Targets are 1 and −1, and decisions of least squares sum to what targets do
+        return np.asarray(centred + (2 - classes) / classes)
+    return None  # of each class against the others: answers tell no sum of them
+
+
+def _solve_coefficients(estimator: Any, features: Any, asked: _Asked) -> Any:
+    """Return a copy with the coefficients that answers tell; None where they do not tell them."""
+    if features.shape[1] > _WIDEST or asked.rows.size < 2:
+        return None
+    rows, weight = _densify(features, np.arange(min(features.shape[0], _ASKED))), asked.weight
+    middle = rows.mean(axis=0) * bool(estimator.fit_intercept)
+    # With an l2 penalty, coefficients have no part that no feature has
+    _, sizes, turned = np.linalg.svd(rows - middle, full_matrices=False)
+    turned, sizes = turned[sizes > _RANK * sizes[0]], sizes[sizes > _RANK * sizes[0]]
+    known = (_densify(asked.features, asked.rows) - middle) @ turned.T / sizes
+    if estimator.fit_intercept:
+        known = np.column_stack([known, np.ones(len(known))])
+    told = weight[:, None] * asked.odds[asked.rows]
+    found = np.linalg.lstsq(weight[:, None] * known, told, rcond=None)[0]
+    solved = copy.copy(estimator)
+    slopes = (found[: sizes.size] / sizes[:, None]).T @ turned
+    solved.coef_ = slopes.reshape(np.shape(estimator.coef_))
+    if estimator.fit_intercept:
+        solved.intercept_ = found[-1] - slopes @ middle
+    return solved
+
+
+def _densify(features: Any, rows: IntArray) -> FloatArray:
+    if hasattr(features, "tocsr"):
+        return np.asarray(features.tocsr()[rows].toarray(), np.float64)
+    return np.asarray(features, np.float64)[rows]

@@ -18,9 +18,9 @@ from threadpoolctl import threadpool_info
 
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.leases import EngineLost, Outcome
-from epsilometer.engine.run import run
+from epsilometer.engine.run import recompute, run
 from epsilometer.engine.shards import Arrays
-from epsilometer.engine.store import Store
+from epsilometer.engine.store import Store, group_causes
 from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import Digest, Listed, a_plan, in_order, nothing, wobble
 
@@ -138,7 +138,59 @@ def test_a_unit_that_raises_is_an_outcome_with_its_traceback(engine: Engine) -> 
     assert all(outcome.error == "" for outcome in found.values() if outcome.arrays is not None)
 
 
+def raise_much(unit: int) -> None:
+    if unit == 0:
+        raise ValueError("x" * 20_000_000)
+    if unit == 1:
+        raise ValueError("\n".join(["first", *["secret"] * 1_000_000]))
+    if unit == 2:
+        one_another(True)
+
+
+def one_another(more: bool) -> None:
+    if more:
+        return one_another(not more)
+    return one_another(not more)
+
+
+def test_what_a_unit_raises_is_kept_however_long_it_is(tmp_path: Path) -> None:
+    """A note of more than 8 MB was never read again: the unit was neither finished nor failed."""
+    job = Digest(plan=a_plan(4), act=raise_much)
+    run(job, tmp_path, engine=InProcess())
+    failures = Store.open(tmp_path).failures()
+    assert list(failures) == [0, 1, 2]
+    assert all(len(error) < 10**6 for error in failures.values())
+    assert group_causes(failures) == {"ValueError": [0, 1], "RecursionError": [2]}
+    assert recompute(job, tmp_path).provenance.failed == 3
+
+
 # Workers that die
+
+
+@dataclass(frozen=True)
+class Forking:
+    """Kills its worker once, which leaves a process that has all its files."""
+
+    mark: Path
+
+    def __call__(self, unit: int) -> None:
+        if unit == 5 and not self.mark.exists():
+            child = os.fork()
+            if not child:
+                time.sleep(600)
+                os._exit(0)
+            self.mark.write_text(str(child))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_death_is_noticed_though_a_fork_of_the_worker_lives(
+    tmp_path: Path, expected: bytes
+) -> None:
+    mark = tmp_path / "child"
+    try:
+        assert result_of(tmp_path / "run", Local(count=2), act=Forking(mark)) == expected
+    finally:
+        os.kill(int(mark.read_text()), signal.SIGKILL)  # raises where it is gone
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ _ENOUGH = 5  # durations that a median needs
 _LATE, _LATE_FLOOR = 5.0, 10.0  # a unit is late after so many medians, and so many seconds
 _LIMIT, _LIMIT_FLOOR = 30.0, 60.0  # and lost after so many, where no timeout is given
 _MORE_TIME = 4.0  # times the limit at each further try: some units are slow by nature
+_FRAMES, _LINES, _LETTERS = 100, 1_000, 1_000  # of a traceback: innermost calls; lines; of a line
 _STRANGE = 10  # losses of a unit that are explained by workers which died idle
 
 
@@ -320,5 +321,10 @@ def attempt(call: Call, unit: int) -> Outcome:
     except KeyboardInterrupt:  # the user's
         raise
     except BaseException:  # the unit's, so any
-        error = traceback.format_exc()
+        error = _shorten(traceback.format_exc(limit=-_FRAMES))
         return Outcome(unit=unit, arrays=None, error=error, seconds=time.perf_counter() - start)
+
+
+def _shorten(error: str) -> str:
+    """Cut a traceback, from its end, to what can be kept of every unit: a text may be endless."""
+    return "\n".join(line[:_LETTERS] for line in error.splitlines()[:_LINES]) + "\n"

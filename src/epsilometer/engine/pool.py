@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -110,6 +110,19 @@ _EVERY: "WeakSet[_Worker]" = WeakSet()
 def _dismiss_all() -> None:
     for worker in list(_EVERY):
         worker.pipe.close()
+
+
+def _close_in_forks(close: Callable[[], None]) -> None:
+    """Close pipes in every process that is forked off this one.
+
+    Held open there, they would hide a death: a worker whose unit had forked was seen to be dead
+    when the fork ended.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=close)
+
+
+_close_in_forks(_dismiss_all)
 
 
 class Processes:
@@ -316,6 +329,7 @@ def _work(pipe: Connection) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     prepare_worker()
+    _close_in_forks(pipe.close)
     inbox: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, inbox), daemon=True).start()
     pipe.send(("there",))

@@ -66,8 +66,10 @@ workers die meanwhile, somebody else kills them and nothing is counted. `epsilom
 shows leases: which units are under way, and who is late.
 
 A unit may take `timeout` seconds. Without one it is 30 times the median of finished units and at
-least a minute, and four times as long at each further try. Units in this process and in threads
-cannot be ended; they are only reported.
+least a minute, and four times as long at each further try. While fewer than five are finished the
+longest of them counts, or what was usual when the run was last under way, and the limit is ten
+times as long. Before any unit of a run is finished there is no limit; give `timeout`. Units in this
+process and in threads cannot be ended; they are only reported.
 
 ## Memory
 

@@ -231,7 +231,13 @@ class Cluster:
             return
         self._looked = now
         try:
-            self._cores = sum(self._client.ncores().values())
+            # One that is stopped, or behind a network that is cut, never answers.
+            self._cores = sum(self._client.ncores(callback_timeout=self._patience).values())
+        except TimeoutError as error:
+            raise EngineLost(
+                f"The Dask scheduler gave no answer for {self._patience:g} s. What is finished is "
+                "safe."
+            ) from error
         except _BROKEN as error:
             raise self._make_lost_error() from error
         if self._cores:

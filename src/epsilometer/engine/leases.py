@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from epsilometer.engine.shards import Arrays, check_arrays
+from epsilometer.engine.shards import MEMORY, Arrays, check_arrays, count_bytes
 from epsilometer.errors import EpsilometerError
 
 Call: TypeAlias = Callable[[int], Any]
@@ -225,6 +225,7 @@ class _Work:
         self._losses: Counter[int] = Counter()  # alone
         self._strange: Counter[int] = Counter()
         self._open: dict[Lease, None] = {}
+        self._largest = 0  # bytes of a unit
 
     def outcomes(self) -> Outcomes:
         while self._todo or self._single or self._alone or self._open:
@@ -268,13 +269,15 @@ class _Work:
         if usual is None or not self._board.is_sure:
             return 1
         fair = len(self._todo) // (2 * self._crew.size)
-        return max(1, min(int(_SPAN / max(usual, 1e-9)), _MOST, fair))
+        held = MEMORY // 8 // (self._crew.size * max(1, self._largest))  # may all come at once
+        return max(1, min(int(_SPAN / max(usual, 1e-9)), _MOST, fair, held))
 
     def _take(self, lease: Lease, outcome: Outcome) -> Outcome:
         lease.units.pop(outcome.unit)
         lease.began, lease.late = time.monotonic(), False
         if outcome.arrays is not None:
             self._board.note(outcome.seconds)
+            self._largest = max(self._largest, count_bytes(outcome.arrays))
         if not lease.units:
             self._end(lease)
         return outcome

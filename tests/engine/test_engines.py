@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from joblib import Parallel, delayed, parallel_config
 from threadpoolctl import threadpool_info
 
+from epsilometer.engine import pool
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.leases import EngineLost, Outcome
 from epsilometer.engine.run import recompute, run
@@ -162,6 +164,27 @@ def test_what_a_unit_raises_is_kept_however_long_it_is(tmp_path: Path) -> None:
     assert all(len(error) < 10**6 for error in failures.values())
     assert group_causes(failures) == {"ValueError": [0, 1], "RecursionError": [2]}
     assert recompute(job, tmp_path).provenance.failed == 3
+
+
+def hang_at_two(unit: int) -> Arrays:
+    if unit == 2:
+        time.sleep(600)
+    return {"unit": np.array(unit)}
+
+
+def test_processes_work_and_are_ended_where_there_are_no_signals_of_unix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Windows the tracker of shared memory cannot start, and it was started for every run."""
+
+    def refuse() -> None:
+        raise ModuleNotFoundError("No module named '_posixsubprocess'")
+
+    collected(Local(count=1), nothing_but, range(1))  # what this very system needs
+    monkeypatch.setattr(pool, "signal", SimpleNamespace())
+    monkeypatch.setattr(pool, "resource_tracker", SimpleNamespace(ensure_running=refuse))
+    found = collected(Local(count=2, retries=0, timeout=2.0), hang_at_two, range(4))
+    assert [unit for unit, outcome in found.items() if outcome.arrays is None] == [2]
 
 
 # Workers that die

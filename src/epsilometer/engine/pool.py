@@ -143,8 +143,9 @@ class Processes:
         self.size = len(self._places)
         self._workers: list[_Worker] = []
         self._births = 0.0
-        for tracker in (resource_tracker, resource_tracker_of_loky):
-            tracker.ensure_running()  # begun later, they would undo ``_hold_ctrl_c``
+        if hasattr(signal, "pthread_sigmask"):  # absent on Windows, as is one of the trackers
+            for tracker in (resource_tracker, resource_tracker_of_loky):
+                tracker.ensure_running()  # begun later, they would undo ``_hold_ctrl_c``
         self._parcel = _Parcel(call)
 
     def find_free(self, wanted: int) -> list[str]:

@@ -268,6 +268,22 @@ def nothing_but(unit: int) -> Arrays:
 # Engines that do not keep their word
 
 
+class Hanging:
+    """Work that is never loaded, as from a module that waits for a network."""
+
+    def __reduce__(self) -> Any:
+        return time.sleep, (600,)
+
+    def __call__(self, unit: int) -> Arrays:
+        return {}
+
+
+def test_workers_that_never_become_ready_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_START", 1.0)
+    with pytest.raises(EngineLost, match="importing what the units need seems to hang"):
+        collected(Local(count=2), Hanging(), range(4))
+
+
 def test_an_engine_that_forgets_a_unit_is_told(tmp_path: Path) -> None:
     job = Digest(plan=a_plan(3))
     given = [Outcome(unit=i, arrays=job.unit(i), error="", seconds=0.0) for i in (0, 2)]

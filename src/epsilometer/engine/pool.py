@@ -40,6 +40,7 @@ _SHARED = 2**20  # bytes of an array that workers map instead of each having a c
 _IDLE = 60.0  # seconds after which a worker without work ends
 _GRACE = 0.25  # seconds in which workers may finish what nobody waits for any more
 _STALLED = 60.0  # seconds within which a piece follows the one before
+_START = 600.0  # seconds in which a worker must have imported what the units need
 _BIRTHS = 10  # workers in a row that may end before they are ready; of killed ones ten times that
 _ONE_THREAD = dict.fromkeys(
     (
@@ -66,6 +67,7 @@ class _Worker:
     new: bool = True
     ready: bool = False  # it has the call
     lease: Lease | None = None
+    since: float = field(default_factory=time.monotonic)  # when it was begun, or last taken
 
     @property
     def name(self) -> str:
@@ -98,7 +100,7 @@ class _Warm:
         for worker in self.workers:
             if worker.device == device:
                 self.workers.remove(worker)
-                worker.new = False
+                worker.new, worker.since = False, time.monotonic()
                 return worker
         return None
 
@@ -167,6 +169,7 @@ class Processes:
         pipes = {worker.pipe: worker for worker in self._workers}
         for pipe in wait(list(pipes), seconds):
             yield from self._hear(pipes[pipe])  # type: ignore[index]
+        self._end_stuck()
 
     def _hear(self, worker: _Worker) -> Iterator[tuple[Lease, Outcome | str]]:
         """Yield what one worker has sent, until there is no more or it is free."""
@@ -211,6 +214,19 @@ class Processes:
                 worker.bury()
         self._workers.clear()
         self._parcel.close()
+
+    def _end_stuck(self) -> None:
+        """End workers that do not become ready; complain where there is no other."""
+        now = time.monotonic()
+        stuck = [each for each in self._workers if not each.ready and now - each.since > _START]
+        for worker in stuck:
+            self._remove(worker)
+            worker.kill()
+        if stuck and not any(worker.ready for worker in self._workers):
+            raise EngineLost(
+                f"Expected worker processes to be ready within {_START:g} s, they were not: "
+                "importing what the units need seems to hang. What is finished is safe."
+            )
 
     def _start(self, place: str | None) -> _Worker:
         if (warm := _WARM.take(place)) is not None:

@@ -62,7 +62,9 @@ def find_engine(kind: str) -> Iterator[Engine]:
         return
     from distributed import LocalCluster
 
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+    with LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=1, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
         yield Dask(cluster.scheduler_address)
 
 

@@ -38,6 +38,18 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["EPSILOMETER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leave out fsync, most of the time of a small run, but on disks that are really full.
+
+    Power cuts are simulated above it: what counts there is that it is called.
+    """
+    if request.path.name != "test_disks.py":
+        monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Another stream for each test; EPSILOMETER_TEST_SEED (0 to 99, all must pass) shifts all."""

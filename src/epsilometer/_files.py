@@ -265,6 +265,7 @@ def make_private_folder(path: Path) -> None:
         path.mkdir(mode=OWNER_FOLDER)
         sync_folder(path.parent)
     except FileExistsError:
+        sync_folder(path.parent)  # whoever made it may have been killed before this
         known = {"lock", "plan.json"}
         names = set(os.listdir(path))  # raises where it is no folder
         if names and not names & known:
@@ -278,6 +279,7 @@ def make_private_folder(path: Path) -> None:
 def make_folder(path: Path) -> None:
     """Make a folder and those above it where there are none, on the disk when this returns."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
+    sync_folder((missing[-1].parent if missing else path).parent)  # of one that a crash left
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
         sync_folder(each.parent)

@@ -153,8 +153,10 @@ def test_it_imports_nothing_that_may_be_broken() -> None:
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.usefixtures("few")
-def test_an_address_where_nobody_is_is_told() -> None:
+def test_an_address_where_nobody_is_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = doctor._ADDRESS
+    monkeypatch.setattr(doctor, "_ADDRESS", patient.replace("patience=10.0", "patience=0.5"))
+    assert patient != doctor._ADDRESS
     done = run("--address", "tcp://127.0.0.1:9")
     assert done.exit_code == 2
     assert "Dask at tcp://127.0.0.1:9" in done.stdout

@@ -14,7 +14,7 @@ from epsilometer.cli.options import (
     Named,
     Whole,
 )
-from epsilometer.engine.engines import InProcess, Local, make_engine
+from epsilometer.engine.engines import Dask, InProcess, Local, make_engine
 from epsilometer.errors import InvalidArgument
 
 
@@ -78,3 +78,14 @@ def test_engines_by_name() -> None:
     for name, address in (("dask", None), ("local", "tcp://host:8786"), (None, "tcp://host:8786")):
         with pytest.raises(InvalidArgument, match="--address with --engine dask"):
             make_engine(name, 0, address)
+
+
+def test_a_timeout_goes_to_engines_that_can_end_a_unit() -> None:
+    assert make_engine(None, timeout=600.0) == Local(timeout=600.0)
+    assert make_engine("local", 3, timeout=600.0) == Local(count=3, timeout=600.0)
+    assert make_engine("dask", address="tcp://a:1", timeout=9.0) == Dask("tcp://a:1", timeout=9.0)
+    for name in ("in-process", "threads"):
+        with pytest.raises(InvalidArgument, match="timeout"):
+            make_engine(name, timeout=600.0)
+    with pytest.raises(InvalidArgument, match="timeout"):
+        make_engine("local", timeout=-1.0)

@@ -261,21 +261,28 @@ def test_all_workers_killed_and_a_new_one_finish_the_run(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whom", ["scheduler", "workers"])
+@pytest.mark.parametrize(
+    ("whom", "number", "said"),
+    [
+        ("scheduler", signal.SIGKILL, "went away"),
+        ("scheduler", signal.SIGSTOP, "gave no answer for 15 s"),
+        ("workers", signal.SIGKILL, "there was none for 15 s"),
+    ],
+)
 def test_a_cluster_that_goes_away_is_told_and_the_run_goes_on_here(
-    whom: str, tmp_path: Path
+    whom: str, number: signal.Signals, said: str, tmp_path: Path
 ) -> None:
     expected = in_order(tmp_path / "here", plan=LONG)
     with cluster(tmp_path) as found:
         job = Digest(plan=LONG, act=slowly)
         thread, raised = background(tmp_path / "run", found.address, job)
         for process in [found.scheduler] if whom == "scheduler" else found.workers:
-            process.kill()
+            process.send_signal(number)
         thread.join()
     (error,) = raised
     assert isinstance(error, EngineLost)
     assert "What is finished is safe" in str(error)
-    assert ("went away" if whom == "scheduler" else "there was none for 15 s") in str(error)
+    assert said in str(error)
     assert not is_busy(tmp_path / "run")
     store = Store.open(tmp_path / "run")
     assert store.look() == {}

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ import pytest
 from joblib import Parallel, delayed, parallel_config
 from threadpoolctl import threadpool_info
 
+from epsilometer.engine import pool
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.leases import EngineLost, Outcome
-from epsilometer.engine.run import run
+from epsilometer.engine.run import recompute, run
 from epsilometer.engine.shards import Arrays
-from epsilometer.engine.store import Store
+from epsilometer.engine.store import Store, group_causes
 from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import Digest, Listed, a_plan, in_order, nothing, wobble
 
@@ -138,7 +140,80 @@ def test_a_unit_that_raises_is_an_outcome_with_its_traceback(engine: Engine) -> 
     assert all(outcome.error == "" for outcome in found.values() if outcome.arrays is not None)
 
 
+def raise_much(unit: int) -> None:
+    if unit == 0:
+        raise ValueError("x" * 20_000_000)
+    if unit == 1:
+        raise ValueError("\n".join(["first", *["secret"] * 1_000_000]))
+    if unit == 2:
+        one_another(True)
+
+
+def one_another(more: bool) -> None:
+    if more:
+        return one_another(not more)
+    return one_another(not more)
+
+
+def test_what_a_unit_raises_is_kept_however_long_it_is(tmp_path: Path) -> None:
+    """A note of more than 8 MB was never read again: the unit was neither finished nor failed."""
+    job = Digest(plan=a_plan(4), act=raise_much)
+    run(job, tmp_path, engine=InProcess())
+    failures = Store.open(tmp_path).failures()
+    assert list(failures) == [0, 1, 2]
+    assert all(len(error) < 10**6 for error in failures.values())
+    assert group_causes(failures) == {"ValueError": [0, 1], "RecursionError": [2]}
+    assert recompute(job, tmp_path).provenance.failed == 3
+
+
+def hang_at_two(unit: int) -> Arrays:
+    if unit == 2:
+        time.sleep(600)
+    return {"unit": np.array(unit)}
+
+
+def test_processes_work_and_are_ended_where_there_are_no_signals_of_unix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Windows the tracker of shared memory cannot start, and it was started for every run."""
+
+    def refuse() -> None:
+        raise ModuleNotFoundError("No module named '_posixsubprocess'")
+
+    collected(Local(count=1), nothing_but, range(1))  # what this very system needs
+    monkeypatch.setattr(pool, "signal", SimpleNamespace())
+    monkeypatch.setattr(pool, "resource_tracker", SimpleNamespace(ensure_running=refuse))
+    found = collected(Local(count=2, retries=0, timeout=2.0), hang_at_two, range(4))
+    assert [unit for unit, outcome in found.items() if outcome.arrays is None] == [2]
+
+
 # Workers that die
+
+
+@dataclass(frozen=True)
+class Forking:
+    """Kills its worker once, which leaves a process that has all its files."""
+
+    mark: Path
+
+    def __call__(self, unit: int) -> None:
+        if unit == 5 and not self.mark.exists():
+            child = os.fork()
+            if not child:
+                time.sleep(600)
+                os._exit(0)
+            self.mark.write_text(str(child))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_death_is_noticed_though_a_fork_of_the_worker_lives(
+    tmp_path: Path, expected: bytes
+) -> None:
+    mark = tmp_path / "child"
+    try:
+        assert result_of(tmp_path / "run", Local(count=2), act=Forking(mark)) == expected
+    finally:
+        os.kill(int(mark.read_text()), signal.SIGKILL)  # raises where it is gone
 
 
 @dataclass(frozen=True)
@@ -191,6 +266,22 @@ def nothing_but(unit: int) -> Arrays:
 
 
 # Engines that do not keep their word
+
+
+class Hanging:
+    """Work that is never loaded, as from a module that waits for a network."""
+
+    def __reduce__(self) -> Any:
+        return time.sleep, (600,)
+
+    def __call__(self, unit: int) -> Arrays:
+        return {}
+
+
+def test_workers_that_never_become_ready_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_START", 1.0)
+    with pytest.raises(EngineLost, match="importing what the units need seems to hang"):
+        collected(Local(count=2), Hanging(), range(4))
 
 
 def test_an_engine_that_forgets_a_unit_is_told(tmp_path: Path) -> None:

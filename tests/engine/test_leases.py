@@ -22,13 +22,14 @@ from epsilometer.engine import heartbeat, leases
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.events import Event
 from epsilometer.engine.heartbeat import LEASES, read_heartbeat
-from epsilometer.engine.leases import Board, Lease, Outcome, execute
+from epsilometer.engine.leases import Board, Lease, Outcome, execute, post_leases
 from epsilometer.engine.pool import DEVICES
 from epsilometer.engine.run import run
 from epsilometer.engine.shards import Arrays
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
 from tests.engine.jobs import Digest, a_plan, in_order
+from tests.engine.test_run import Raising
 from tests.faults.counting import count
 from tests.faults.processes import until
 
@@ -40,6 +41,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "BEAT", 0.05)
     monkeypatch.setattr(leases, "_LIMIT_FLOOR", 0.4)
     monkeypatch.setattr(leases, "_LATE_FLOOR", 0.1)
+    monkeypatch.setattr(leases, "_UNSURE", 1.0)
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,34 @@ def test_a_unit_that_is_slow_by_nature_gets_more_time_and_the_same_bytes(tmp_pat
 
 
 def test_before_anything_is_finished_nothing_is_too_slow() -> None:
-    work = leases._Work(Faulty(random.Random(0), 0), [], retries=1, timeout=None)
+    board = Board()
+    with post_leases(board):
+        work = leases._Work(Faulty(random.Random(0), 0), [], retries=1, timeout=None)
     assert work._limit(Lease({0: None}, "w"), None) == float("inf")
+    assert work._limit(Lease({0: None}, "w"), 0.001) == 600.0  # of a few units, or of before
+    for _ in range(5):
+        board.note(1.0)
     assert work._limit(Lease({0: None}, "w"), 0.001) == 60.0
     assert work._limit(Lease({0: None}, "w"), 10.0) == 300.0
+
+
+@pytest.mark.usefixtures("fast")
+def test_one_of_three_units_that_hangs_is_ended(tmp_path: Path) -> None:
+    """Before five were finished, a unit that hung was waited for, and nobody was told."""
+    events = list[Event]()
+    job = Digest(plan=a_plan(3), act=Sleeping(2, 600))
+    run(job, tmp_path, engine=Local(count=2, retries=1), listen=[events.append])
+    assert 2 in Store.open(tmp_path).failures()
+    assert "late" in [event.name for event in events]
+
+
+@pytest.mark.usefixtures("fast")
+def test_the_last_unit_hangs_when_a_run_is_called_again_and_is_ended(tmp_path: Path) -> None:
+    """None finishes beside it: what is usual is known from the first call alone."""
+    run(Digest(plan=a_plan(), act=Raising(frozenset({11}))), tmp_path, engine=InProcess())
+    job = Digest(plan=a_plan(), act=Sleeping(11, 600))
+    run(job, tmp_path, engine=Local(count=1, retries=1))
+    assert Store.open(tmp_path).failures()[11].startswith("It took longer than 0.4 s")
 
 
 @pytest.mark.parametrize("wrong", [{"timeout": 0.0}, {"timeout": float("nan")}])
@@ -259,11 +285,15 @@ def test_a_death_that_others_explain_is_not_the_units(tmp_path: Path) -> None:
 
 
 def test_a_board_knows_what_is_usual() -> None:
-    board = Board()
-    for seconds in (1.0, 2.0, 3.0, 4.0):
+    assert Board().usual is None
+    board = Board(before=7.0)
+    assert board.usual == 7.0
+    for seconds in (2.0, 1.0, 4.0, 3.0):
         board.note(seconds)
-        assert board.usual is None
+        assert not board.is_sure
+    assert board.usual == 4.0  # the longest of a few
     board.note(100.0)
+    assert board.is_sure
     assert board.usual == 3.0
 
 

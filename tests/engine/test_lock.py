@@ -42,7 +42,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
     job = Digest(plan=a_plan(2))
     with pytest.raises(RunBusy, match="another process works on"):
         run(job, tmp_path, engine=InProcess())
-    line = json.dumps({"event": "started", "process": 17, "host": "there"})
+    line = json.dumps({"time": 1.0, "event": "started", "process": 17, "host": "there"})
     (tmp_path / "log.jsonl").write_text('{"torn\n' + line + "\n[1]\n7\n")
     with pytest.raises(RunBusy, match=r"process 17 on there works on .* epsilometer runs status"):
         run(job, tmp_path, engine=InProcess())

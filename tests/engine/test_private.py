@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 import epsilometer as em
+from epsilometer import _files
 from epsilometer._files import NotPlain, write_whole
 from epsilometer.engine.engines import InProcess
 from epsilometer.engine.fingerprints import fingerprint
 from epsilometer.engine.run import gather, run
-from epsilometer.engine.store import Store, is_busy
+from epsilometer.engine.store import Store, is_busy, lock
 from epsilometer.errors import EpsilometerError
 from tests.engine.jobs import Digest, a_plan, in_order
 from tests.engine.test_gather import PLAN, drawn
@@ -187,3 +189,28 @@ def test_a_file_to_share_has_the_mode_that_the_umask_leaves(tmp_path: Path) -> N
 def _made(directory: Path) -> Path:
     directory.mkdir()
     return directory
+
+
+def test_a_system_without_folders_held_open_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows: no handle of a folder, no flags of Unix, no flock."""
+    expected = in_order(tmp_path / "expected", plan=a_plan(UNITS))
+    monkeypatch.setattr(_files, "_BY_HANDLE", False)
+    for name in ("_NO_LINK", "_NO_WAIT", "_A_FOLDER"):
+        monkeypatch.setattr(_files, name, 0)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    directory = tmp_path / "deep" / "run"
+    broken = Digest(plan=a_plan(UNITS), act=raise_always)
+    assert run(broken, directory, engine=InProcess()).provenance.failed == UNITS
+    assert list(Store.open(directory).failures()) == list(range(UNITS))
+    assert not is_busy(directory)
+    with lock(directory):
+        assert is_busy(directory)
+    run(Digest(plan=a_plan(UNITS)), directory, engine=InProcess())
+    assert (directory / "result.json").read_bytes() == expected
+    (directory / "shards" / "00000000.shard").write_bytes(b"torn")
+    (directory / "result.json").unlink()
+    run(Digest(plan=a_plan(UNITS)), directory, engine=InProcess())
+    assert (directory / "result.json").read_bytes() == expected
+    assert len(list((directory / "quarantine").iterdir())) == 1

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epsilometer.engine import events as reporting
 from epsilometer.engine.engines import Engine, InProcess, Local
-from epsilometer.engine.events import EVENTS, Event, log_to
+from epsilometer.engine.events import EVENTS, Event, log_to, read_events
 from epsilometer.engine.leases import Outcome
 from epsilometer.engine.run import Terminated, run
 from epsilometer.engine.store import Store, is_busy
@@ -367,6 +369,38 @@ def test_a_log_takes_any_text(tmp_path: Path) -> None:
     tell(Event("failed", {"unit": 1, "error": "\udc80 ε \n\0"}))
     (line,) = (tmp_path / "log.jsonl").read_text("utf-8").splitlines()
     assert json.loads(line)["error"] == "\udc80 ε \n\0"
+
+
+def test_the_log_of_a_run_that_lasts_a_day_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, log = 0, tmp_path / "log.jsonl"
+    clock = SimpleNamespace(monotonic=lambda: seconds, time=time.time)
+    monkeypatch.setattr(reporting, "time", clock)
+    tell = log_to(log)
+    tell(Event("started", {}))
+    for seconds in range(0, 86_400, 10):
+        tell(Event("progress", {"finished": seconds}))
+    tell(Event("finished", {}))
+    logged = list(read_events(log))
+    assert 1_440 < len(logged) < 1_800
+    reported = [event["finished"] for event in logged if event["event"] == "progress"]
+    assert reported == sorted(set(reported))
+    assert [event["event"] for event in logged[-2:]] == ["progress", "finished"]
+    assert reported[-1] == 86_390  # the last report is never left out
+
+
+@pytest.mark.parametrize("other", ["pipe", "link", "folder"])
+def test_a_log_that_is_no_plain_file_is_not_read(other: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    if other == "pipe":
+        os.mkfifo(log)  # opened plainly, it is waited for
+    elif other == "link":
+        (tmp_path / "there").write_text(Event("started", {}).to_json())
+        log.symlink_to(tmp_path / "there")
+    else:
+        log.mkdir()
+    assert list(read_events(log)) == []
 
 
 def test_a_listener_that_raises_loses_nothing(tmp_path: Path, expected: bytes) -> None:

@@ -110,6 +110,21 @@ def test_no_power_cut_loses_what_a_run_acknowledged(every: int, tmp_path: Path) 
     assert points >= 500 // every
 
 
+@pytest.mark.parametrize("made", [("deep",), ("deep", "deep/run")])
+def test_folders_of_a_run_that_was_killed_before_it_synced_them_last(
+    made: tuple[str, ...], tmp_path: Path
+) -> None:
+    disk = Disk(tmp_path / "top")
+    disk.top.mkdir()
+    with disk.recorded():
+        for name in made:
+            os.mkdir(disk.top / name)
+        run(Digest(plan=a_plan(2)), disk.top / "deep" / "run", engine=InProcess())
+    with faults("power cut, a run and its store"):
+        disk.cut(len(disk.events), "least", random.Random(0), tmp_path / "left")
+        assert (tmp_path / "left" / "deep" / "run" / "result.json").exists()
+
+
 def record_journal(top: Path) -> Disk:
     """Answers of a service, kept one by one, by two objects in turn."""
     top.mkdir()

@@ -271,6 +271,13 @@ _engine_options = (
         help="Set the number of workers; 0 means one per core.",
     ),
     option("--address", help="Reach the Dask scheduler at tcp://host:8786."),
+    option(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        show_default="30 medians",
+        help="End and retry a unit that takes longer.",
+    ),
     option("--log-json", is_flag=True, help="Log progress as JSON to standard error."),
     option("--accept-changes", is_flag=True, help="Continue a run although its code has changed."),
 )
@@ -352,6 +359,7 @@ def audit_options(
             engine_name: str | None = None,
             workers: int = 0,
             address: str | None = None,
+            timeout: float | None = None,
             log_json: bool = False,
             **given: Any,
         ) -> Any:
@@ -360,7 +368,7 @@ def audit_options(
             shared.setdefault("quiet", False)
             shared.setdefault("verbose", False)
             options = Options(
-                engine=make_engine(engine_name, workers, address) if units else None,
+                engine=make_engine(engine_name, workers, address, timeout) if units else None,
                 listen=() if shared["quiet"] or not units else (listener(as_json=log_json),),
                 **shared,
             )

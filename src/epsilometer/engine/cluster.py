@@ -80,7 +80,7 @@ class Cluster:
         self._beats: SimpleQueue[Any] = SimpleQueue()
         self._topic = f"epsilometer-{uuid.uuid4().hex}"
         self._cores, self._looked = 0, -BEAT
-        self._bytes = 0.0  # of what a lease returns
+        self._largest = 0  # bytes of a unit; 0 while that is not known
         self._forgotten = 0  # leases that Dask forgot
         self._seen: float | None = None  # when workers were last there
         self._began = time.monotonic()
@@ -139,8 +139,7 @@ class Cluster:
                 case _:  # lost with its worker after it had finished, and computed again
                     future.add_done_callback(self._back.put)
         while whole:
-            # As much at once as the budget of memory lets: a trip to the cluster costs more.
-            count = max(1, min(_AT_ONCE, int(MEMORY / 8 / max(self._bytes, 1.0))))
+            count = self._count_fitting(whole)
             yield from self._take_results(whole[:count])
             whole = whole[count:]
 
@@ -190,6 +189,14 @@ class Cluster:
             self._share()
         self.send(lease)
 
+    def _count_fitting(self, futures: list[Any]) -> int:
+        """Return how many leases to fetch at once: a trip costs time, their results memory."""
+        left, count = MEMORY / 8, 0
+        for future in futures[:_AT_ONCE] if self._largest else ():
+            left -= self._largest * len(self._flying[future.key][1].units)
+            count += left > 0
+        return max(1, count)
+
     def _take_results(self, futures: list[Any]) -> Iterator[tuple[Lease, Outcome | str]]:
         coming = asyncio.run_coroutine_threadsafe(
             self._client.gather(futures, asynchronous=True), self._client.loop.asyncio_loop
@@ -211,8 +218,8 @@ class Cluster:
             _, lease = self._flying.pop(future.key)
             if used != _versions():
                 raise _make_skew_error(worker, used)
-            self._bytes = sum(count_bytes(each.arrays or {}) for each in outcomes)
             for outcome in outcomes:
+                self._largest = max(self._largest, 1 + count_bytes(outcome.arrays or {}))
                 yield lease, outcome
 
     def _take_beats(self) -> None:
@@ -231,7 +238,13 @@ class Cluster:
             return
         self._looked = now
         try:
-            self._cores = sum(self._client.ncores().values())
+            # One that is stopped, or behind a network that is cut, never answers.
+            self._cores = sum(self._client.ncores(callback_timeout=self._patience).values())
+        except TimeoutError as error:
+            raise EngineLost(
+                f"The Dask scheduler gave no answer for {self._patience:g} s. What is finished is "
+                "safe."
+            ) from error
         except _BROKEN as error:
             raise self._make_lost_error() from error
         if self._cores:

@@ -8,7 +8,7 @@ when nothing else is under way is found to be the cause.
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, Protocol
 
@@ -196,22 +196,37 @@ class Dask:
             yield from execute(crew, units, retries=self.retries, timeout=self.timeout)
 
 
-def make_engine(name: str | None, workers: int = 0, address: str | None = None) -> Engine | None:
+def make_engine(
+    name: str | None,
+    workers: int = 0,
+    address: str | None = None,
+    timeout: float | None = None,
+) -> Engine | None:
     """Return an engine by its registered name; None leaves the choice to the subject.
 
     Args:
-        name: A key of ``ENGINES``; None is ``local`` where a number of workers is set.
+        name: A key of ``ENGINES``; None is ``local`` where workers or a timeout are set.
         workers: How many; 0 is one per core.
         address: Of the scheduler, for engines that have one.
+        timeout: Seconds that a unit may take, for engines that can end one.
     """
     if (name == "dask") != (address is not None) and name in (None, *OWN_ENGINES):
         raise InvalidArgument(
             "Expected --address with --engine dask and with no other: the scheduler's, "
             f"as tcp://host:8786. Got --engine {name} and --address {address}."
         )
-    if name is None and not workers:
+    if name is None and not workers and timeout is None:
         return None
-    return ENGINES.find(name or "local", label="the engine")(workers=workers, address=address)
+    make = ENGINES.find(name or "local", label="the engine")
+    engine = make(workers=workers, address=address)
+    if timeout is None:
+        return engine
+    if not isinstance(engine, (Local, Dask)):
+        raise InvalidArgument(
+            f"Expected --timeout with --engine local, gpus or dask, got --engine {name}, which "
+            "cannot end a unit."
+        )
+    return replace(engine, timeout=timeout)
 
 
 OWN_ENGINES: dict[str, MakeEngine] = {

@@ -48,7 +48,7 @@ def versions(packages: Iterable[str] = ()) -> tuple[tuple[str, str], ...]:
         >>> [name for name, _ in versions(["sklearn"])]
         ['python', 'epsilometer', 'numpy', 'scipy', 'scikit-learn']
     """
-    found = {name: version(name) for name in _ALWAYS}
+    found = {name: _read_version(name) for name in _ALWAYS}
     for package in sorted(set(packages)):
         for name in find_distributions(package):
             if name not in found and (number := find_version(name)) is not None:
@@ -87,9 +87,13 @@ def find_distributions(package: str) -> tuple[str, ...]:
 def find_version(distribution: str) -> str | None:
     """Return the version of an installed distribution; None where it is not there."""
     try:
-        return version(distribution)
+        return _read_version(distribution)
     except (PackageNotFoundError, ValueError):
         return None
+
+
+# Reading the metadata of three packages takes 4 ms of CPU, and every plan asks for it.
+_read_version = cache(version)
 
 
 @cache

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from epsilometer.engine.shards import Arrays, check_arrays
+from epsilometer.engine.shards import MEMORY, Arrays, check_arrays, count_bytes
 from epsilometer.errors import EpsilometerError
 
 Call: TypeAlias = Callable[[int], Any]
@@ -28,7 +28,9 @@ _REMEMBERED = 1001  # durations of units
 _ENOUGH = 5  # durations that a median needs
 _LATE, _LATE_FLOOR = 5.0, 10.0  # a unit is late after so many medians, and so many seconds
 _LIMIT, _LIMIT_FLOOR = 30.0, 60.0  # and lost after so many, where no timeout is given
+_UNSURE = 10.0  # times that, while what is usual is known of a few units or from before
 _MORE_TIME = 4.0  # times the limit at each further try: some units are slow by nature
+_FRAMES, _LINES, _LETTERS = 100, 1_000, 1_000  # of a traceback: innermost calls; lines; of a line
 _STRANGE = 10  # losses of a unit that are explained by workers which died idle
 
 
@@ -87,10 +89,13 @@ class Lease:
 class Board:
     """Leases that are open now, how long units usually take, and who is notified of losses."""
 
-    def __init__(self, tell: Callable[..., None] | None = None) -> None:
-        """Take a callback for events, as ``tell("lost", unit=…)``."""
+    def __init__(
+        self, tell: Callable[..., None] | None = None, before: float | None = None
+    ) -> None:
+        """Take a callback for events, as ``tell("lost", unit=…)``, and what was usual before."""
         self._open: dict[Lease, None] = {}
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self._before = () if before is None else (before,)
         self.tell = tell or (lambda name, **details: None)
 
     def open(self, lease: Lease) -> None:
@@ -111,9 +116,19 @@ class Board:
 
     @property
     def usual(self) -> float | None:
-        """The median of what units took; None before a few have finished."""
+        """The median of what units took, of a few the longest; before any, what was usual before.
+
+        The last unit of a run that is called again may be the one that hangs.
+        """
         seconds = list(self._seconds)
-        return statistics.median(seconds) if len(seconds) >= _ENOUGH else None
+        if self.is_sure:
+            return statistics.median(seconds)
+        return max(seconds or self._before, default=None)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether enough units have finished to say what is usual."""
+        return len(self._seconds) >= _ENOUGH
 
     def is_late(self, lease: Lease, usual: float | None) -> bool:
         """Tell whether a unit takes much longer than others did."""
@@ -210,6 +225,7 @@ class _Work:
         self._losses: Counter[int] = Counter()  # alone
         self._strange: Counter[int] = Counter()
         self._open: dict[Lease, None] = {}
+        self._largest = 0  # bytes of a unit
 
     def outcomes(self) -> Outcomes:
         while self._todo or self._single or self._alone or self._open:
@@ -250,16 +266,18 @@ class _Work:
     def _choose_size(self) -> int:
         """Return how many units fill a lease; at the end few, so that all workers have some."""
         usual = self._board.usual
-        if usual is None:
+        if usual is None or not self._board.is_sure:
             return 1
         fair = len(self._todo) // (2 * self._crew.size)
-        return max(1, min(int(_SPAN / max(usual, 1e-9)), _MOST, fair))
+        held = MEMORY // 8 // (self._crew.size * max(1, self._largest))  # may all come at once
+        return max(1, min(int(_SPAN / max(usual, 1e-9)), _MOST, fair, held))
 
     def _take(self, lease: Lease, outcome: Outcome) -> Outcome:
         lease.units.pop(outcome.unit)
         lease.began, lease.late = time.monotonic(), False
         if outcome.arrays is not None:
             self._board.note(outcome.seconds)
+            self._largest = max(self._largest, count_bytes(outcome.arrays))
         if not lease.units:
             self._end(lease)
         return outcome
@@ -304,7 +322,8 @@ class _Work:
             return self._timeout
         if usual is None:
             return float("inf")
-        return max(_LIMIT_FLOOR, _LIMIT * usual) * _MORE_TIME ** self._losses[lease.unit]
+        limit = max(_LIMIT_FLOOR, _LIMIT * usual) * (1.0 if self._board.is_sure else _UNSURE)
+        return limit * _MORE_TIME ** self._losses[lease.unit]
 
     def _end(self, lease: Lease) -> None:
         self._open.pop(lease)
@@ -320,5 +339,10 @@ def attempt(call: Call, unit: int) -> Outcome:
     except KeyboardInterrupt:  # the user's
         raise
     except BaseException:  # the unit's, so any
-        error = traceback.format_exc()
+        error = _shorten(traceback.format_exc(limit=-_FRAMES))
         return Outcome(unit=unit, arrays=None, error=error, seconds=time.perf_counter() - start)
+
+
+def _shorten(error: str) -> str:
+    """Cut a traceback, from its end, to what can be kept of every unit: a text may be endless."""
+    return "\n".join(line[:_LETTERS] for line in error.splitlines()[:_LINES]) + "\n"

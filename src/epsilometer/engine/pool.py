@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -40,6 +40,7 @@ _SHARED = 2**20  # bytes of an array that workers map instead of each having a c
 _IDLE = 60.0  # seconds after which a worker without work ends
 _GRACE = 0.25  # seconds in which workers may finish what nobody waits for any more
 _STALLED = 60.0  # seconds within which a piece follows the one before
+_START = 600.0  # seconds in which a worker must have imported what the units need
 _BIRTHS = 10  # workers in a row that may end before they are ready; of killed ones ten times that
 _ONE_THREAD = dict.fromkeys(
     (
@@ -66,6 +67,7 @@ class _Worker:
     new: bool = True
     ready: bool = False  # it has the call
     lease: Lease | None = None
+    since: float = field(default_factory=time.monotonic)  # when it was begun, or last taken
 
     @property
     def name(self) -> str:
@@ -98,7 +100,7 @@ class _Warm:
         for worker in self.workers:
             if worker.device == device:
                 self.workers.remove(worker)
-                worker.new = False
+                worker.new, worker.since = False, time.monotonic()
                 return worker
         return None
 
@@ -110,6 +112,19 @@ _EVERY: "WeakSet[_Worker]" = WeakSet()
 def _dismiss_all() -> None:
     for worker in list(_EVERY):
         worker.pipe.close()
+
+
+def _close_in_forks(close: Callable[[], None]) -> None:
+    """Close pipes in every process that is forked off this one.
+
+    Held open there, they would hide a death: a worker whose unit had forked was seen to be dead
+    when the fork ended.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=close)
+
+
+_close_in_forks(_dismiss_all)
 
 
 class Processes:
@@ -130,8 +145,9 @@ class Processes:
         self.size = len(self._places)
         self._workers: list[_Worker] = []
         self._births = 0.0
-        for tracker in (resource_tracker, resource_tracker_of_loky):
-            tracker.ensure_running()  # begun later, they would undo ``_hold_ctrl_c``
+        if hasattr(signal, "pthread_sigmask"):  # absent on Windows, as is one of the trackers
+            for tracker in (resource_tracker, resource_tracker_of_loky):
+                tracker.ensure_running()  # begun later, they would undo ``_hold_ctrl_c``
         self._parcel = _Parcel(call)
 
     def find_free(self, wanted: int) -> list[str]:
@@ -153,6 +169,7 @@ class Processes:
         pipes = {worker.pipe: worker for worker in self._workers}
         for pipe in wait(list(pipes), seconds):
             yield from self._hear(pipes[pipe])  # type: ignore[index]
+        self._end_stuck()
 
     def _hear(self, worker: _Worker) -> Iterator[tuple[Lease, Outcome | str]]:
         """Yield what one worker has sent, until there is no more or it is free."""
@@ -197,6 +214,19 @@ class Processes:
                 worker.bury()
         self._workers.clear()
         self._parcel.close()
+
+    def _end_stuck(self) -> None:
+        """End workers that do not become ready; complain where there is no other."""
+        now = time.monotonic()
+        stuck = [each for each in self._workers if not each.ready and now - each.since > _START]
+        for worker in stuck:
+            self._remove(worker)
+            worker.kill()
+        if stuck and not any(worker.ready for worker in self._workers):
+            raise EngineLost(
+                f"Expected worker processes to be ready within {_START:g} s, they were not: "
+                "importing what the units need seems to hang. What is finished is safe."
+            )
 
     def _start(self, place: str | None) -> _Worker:
         if (warm := _WARM.take(place)) is not None:
@@ -316,6 +346,7 @@ def _work(pipe: Connection) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     prepare_worker()
+    _close_in_forks(pipe.close)
     inbox: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, inbox), daemon=True).start()
     pipe.send(("there",))

@@ -24,7 +24,7 @@ from epsilometer.core.serialisation import from_json, to_json
 from epsilometer.engine.code import find_code
 from epsilometer.engine.engines import Engine, InProcess, Local
 from epsilometer.engine.environment import read_environment, versions
-from epsilometer.engine.events import Event, Listener, log_to
+from epsilometer.engine.events import Event, Listener, is_number, log_to, read_events
 from epsilometer.engine.heartbeat import Heart
 from epsilometer.engine.leases import Board, EngineLost, post_leases
 from epsilometer.engine.plan import Plan, describe_difference
@@ -306,6 +306,7 @@ class _Execution:
         self.read: Callable[[int], Arrays] = store.read
         self.failed: set[int] = set()
         self.stopped = ""
+        self.board = Board()
         self.told_at = time.monotonic()
         self.telling = threading.Lock()
 
@@ -339,7 +340,7 @@ class _Execution:
 
     def compute(self, units: Sequence[int]) -> None:
         """Send units to the engine, and store outcomes as they come."""
-        board = Board(self.tell)
+        board = self.board = Board(self.tell, self.find_usual())
         outcomes = self.engine.outcomes(self.job.unit, units)
         with (
             post_leases(board),
@@ -412,7 +413,15 @@ class _Execution:
             units=self.units,
             used=self.seen,
             epsilon=self.watch.epsilon(),
+            usual=self.board.usual,
         )
+
+    def find_usual(self) -> float | None:
+        """Return how long a unit usually took when the run was last under way, by its log."""
+        directory = self.store.directory
+        events = () if directory is None else read_events(directory / "log.jsonl")
+        said = [event["usual"] for event in events if is_number(event.get("usual"))]
+        return float(said[-1]) if said else None
 
 
 class _Run(_Execution):

@@ -1,19 +1,16 @@
 """Read how far a run is from its directory, without touching it."""
 
-import json
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from epsilometer.core.printing import name_error
 from epsilometer.core.words import announce
+from epsilometer.engine.events import is_number, read_events
 from epsilometer.engine.run import read_finished_result
 from epsilometer.engine.store import Store, is_busy
 
 State: TypeAlias = Literal["running", "finished", "stopped"]
-_LOG = 8 * 2**20  # bytes of a log, its last ones
 _POINTS = 400  # that a chart can show
 
 
@@ -74,13 +71,13 @@ def read_state(directory: Path) -> RunState:
     store = Store.open(directory)
     store.look()
     result = read_finished_result(store)
-    events = [*_read_events(directory / "log.jsonl")]
+    events = [*read_events(directory / "log.jsonl")]
     parameters = store.plan.parameters
     claim, until = parameters.get("claim"), parameters.get("until")
     points = [
         (int(event["used"]), float(event["epsilon"]))
         for event in events
-        if event.get("event") == "progress" and _is_number(event.get("epsilon"))
+        if event.get("event") == "progress" and is_number(event.get("epsilon"))
     ]
     busy = is_busy(directory)
     return RunState(
@@ -99,23 +96,6 @@ def read_state(directory: Path) -> RunState:
     )
 
 
-def _read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Return events of a log; a line that is being written, or was cut, is left out."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LOG))
-            lines = file.read(_LOG).splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and _is_number(event.get("time")):
-            yield event
-
-
 def _find_rate(events: list[dict[str, Any]]) -> float:
     """Return units per second since the run was last started."""
     places = [i for i, event in enumerate(events) if event.get("event") == "started"]
@@ -126,7 +106,3 @@ def _find_rate(events: list[dict[str, Any]]) -> float:
     first, last = recent[0], progress[-1]
     done = last.get("finished", 0) - first.get("finished", 0)
     return float(done / max(last["time"] - first["time"], 1e-3))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)

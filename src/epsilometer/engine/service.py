@@ -210,6 +210,11 @@ class JsonService:
                         break
                 shown = bytes(said[:most]) or response.reason_phrase.encode()
                 return response.status_code, response.headers, shown
+        except ImportError as error:
+            raise InvalidArgument(
+                "Expected a proxy by http, the environment names one by SOCKS, which needs "
+                "socksio. Get it with: pip install 'httpx[socks]'"
+            ) from error
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as error:
             if watch.over:
                 raise _NoAnswer(f"no whole answer in {self.deadline:g} s") from error
@@ -312,7 +317,8 @@ def _find_proxy(url: str) -> str | None:
     if _is_here(url) or urllib.request.proxy_bypass(parts.hostname or ""):
         return None
     proxies = urllib.request.getproxies()
-    return proxies.get(parts.scheme) or proxies.get("all")
+    found = proxies.get(parts.scheme) or proxies.get("all")
+    return f"http://{found}" if found and "://" not in found else found  # as curl reads it
 
 
 class _Journal:

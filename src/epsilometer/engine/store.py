@@ -30,6 +30,7 @@ from filelock import FileLock, Timeout
 from epsilometer._files import LARGEST_TEXT, OWNER_FILE, Folder, make_private_folder
 from epsilometer.core.chain import make_secret, read_secret, write_chain
 from epsilometer.core.printing import name_error
+from epsilometer.engine.events import read_events
 from epsilometer.engine.heartbeat import LEASES
 from epsilometer.engine.plan import (
     Accepted,
@@ -57,7 +58,6 @@ _RECENT = MEMORY // 8  # of those that were read from shards, and may be asked f
 _SMALL, _MANY = 64 * 2**10, 256  # bytes of a small shard, and how many there may be
 _MOMENT = 0.05  # seconds; units that finish within one share a file and its trip to the disk
 _PATIENCE = 1.0  # seconds: somebody who only asks for the status holds the lock for an instant
-_LOG = 4 * 2**20  # bytes of a log that are searched for who works
 _SHARDS, _FAILURES, _QUARANTINE = "shards", "failures", "quarantine"
 
 
@@ -570,11 +570,7 @@ def _can_lock(directory: Path) -> bool:
 
 def _find_holder(directory: Path) -> str:
     """Return which process began last by the log, which may be torn."""
-    with suppress(OSError, EpsilometerError), Folder.hold(directory) as home:
-        text = home.read("log.jsonl", largest=_LOG).decode("utf-8", "replace")
-        for line in reversed(text.splitlines()):
-            with suppress(ValueError, TypeError, KeyError, RecursionError):
-                event = json.loads(line)
-                if event["event"] == "started":
-                    return f"process {event['process']} on {event['host']}"
+    for event in reversed([*read_events(directory / "log.jsonl")]):
+        if event.get("event") == "started" and {"process", "host"} <= event.keys():
+            return f"process {event['process']} on {event['host']}"
     return "another process"

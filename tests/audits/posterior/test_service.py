@@ -396,6 +396,19 @@ def test_nothing_for_this_computer_goes_through_a_proxy(
     assert service._find_proxy("http://127.1.2.3/x") is None
     assert service._find_proxy("http://[::1]/x") is None
     assert service._find_proxy("https://example.org") == proxy.url
+    monkeypatch.setenv("https_proxy", "proxy.example:3128")  # the usual way to write it
+    assert service._find_proxy("https://example.org") == "http://proxy.example:3128"
+
+
+def test_a_proxy_that_cannot_be_used_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by SOCKS ended in an ImportError."""
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:9")
+    asked = HttpService("https://example.org/x", journal=tmp_path / "journal", tries=1)
+    with pytest.raises(InvalidArgument, match=r"pip install 'httpx\[socks\]'"):
+        asked.predict(X, 1, RNG)
 
 
 def test_records_go_over_https_unless_that_is_said_to_be_no_harm(tmp_path: Path) -> None:

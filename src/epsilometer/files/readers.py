@@ -208,6 +208,27 @@ def parse_number(text: str) -> float | None:
         return None
 
 
+def read_numbers(name: str, column: Column) -> NDArray[Any]:
+    """Return the numbers of a column of scores, and refuse blanks and words in it."""
+    if column.blank is not None and column.blank.any():
+        row = int(np.argmax(column.blank)) + 1
+        raise InvalidArgument(
+            f"Expected numbers in column {name!r}, row {row} of the data has a blank. "
+            "A run that diverged is an observation: score it ±inf."
+        )
+    if column.words is None:
+        return column.values
+    numbers = [parse_number(word) for word in column.words]
+    wrong = np.flatnonzero(np.array([number is None for number in numbers])[column.values])
+    if wrong.size:
+        raise InvalidArgument(
+            f"Expected numbers in column {name!r}, row {wrong[0] + 1} of the data has something "
+            "else."
+        )
+    found: NDArray[Any] = np.array(numbers, np.float64)[column.values]
+    return found
+
+
 def check_header(names: Sequence[str]) -> None:
     """Refuse a first line that is no line of names: it may be a record."""
     count = Counter(names)

@@ -158,6 +158,12 @@ PLAIN: dict[str, tuple[str, Columns, list[float], list[float]]] = {
         [0.5],
     ),
     "jax": ("x.csv", {"in_canary_scores": [3, 2], "out_canary_scores": [1, 0]}, [3, 2], [1, 0]),
+    "jax, sides of unequal length": (
+        "x.csv",
+        {"in_canary_scores": [3, 2], "out_canary_scores": [1]},
+        [3.0, 2.0],
+        [1.0],
+    ),
     "losses": ("x.npz", {"loss_train": [0.5], "loss_test": [2.0, 1.0]}, [-0.5], [-2.0, -1.0]),
 }
 
@@ -192,6 +198,13 @@ def test_both_frames_of_privacy_guard_are_read_by_either(tmp_path: Path, given: 
     assert same(read(tmp_path / given), [3.0, 2.0], [1.0])
     prints = dict(ScoreFile(tmp_path / given).fingerprints())
     assert set(prints) == {"df_train_user.csv", "df_test_user.csv"}
+
+
+def test_frames_with_their_index_are_read(tmp_path: Path) -> None:
+    """As ``to_csv`` of pandas writes them."""
+    (tmp_path / "df_train_user.csv").write_text(",user_id,score\n0,0,3.0\n1,1,2.0\n")
+    (tmp_path / "df_test_user.csv").write_text(",user_id,score\n0,0,1.0\n")
+    assert same(read(tmp_path / "df_train_user.csv"), [3.0, 2.0], [1.0])
 
 
 def test_users_with_several_rows_are_refused_and_not_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -227,6 +227,15 @@ def read_numbers(name: str, column: Column) -> NDArray[Any]:
         )
     found: NDArray[Any] = np.array(numbers, np.float64)[column.values]
     return found
+
+
+def cut_padding(column: Column) -> Column:
+    """Cut off the blanks that fill up the shorter column; one in between stays, as an error."""
+    if column.blank is None:
+        return column
+    filled = np.flatnonzero(~column.blank)
+    end = int(filled[-1]) + 1 if filled.size else 0
+    return replace(column, values=column.values[:end], blank=column.blank[:end])
 
 
 def check_header(names: Sequence[str]) -> None:

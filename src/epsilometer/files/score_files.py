@@ -15,6 +15,7 @@ from epsilometer.core.settings import Unstated, check_answer
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import (
     Column,
+    cut_padding,
     hash_file,
     open_columns,
     parse_number,
@@ -120,7 +121,7 @@ def _read_file(file: ScoreFile) -> tuple[Scores, dict[str, Any]]:
             stated = {n: text for n, text in content.metadata if n in ScoreFile.STATES}
         design = _read_design(stated)
         if "inside" in found:
-            inside, outside = (read_numbers(n, _cut_padding(c)) for n, c in found.items())
+            inside, outside = (read_numbers(n, cut_padding(c)) for n, c in found.items())
             scores = Scores(inside=inside, outside=outside, **design)
         else:
             score = read_numbers("score", found["score"])
@@ -199,15 +200,6 @@ def _choose_columns(found: Iterable[str]) -> dict[str, int] | None:
         if set(pair) <= set(names):
             return {name: names[name] for name in (*pair, *ScoreFile.STATES) if name in names}
     return None
-
-
-def _cut_padding(column: Column) -> Column:
-    """Cut off the blanks that fill up the shorter column; one in between stays, as an error."""
-    if column.blank is None:
-        return column
-    filled = np.flatnonzero(~column.blank)
-    end = int(filled[-1]) + 1 if filled.size else 0
-    return replace(column, values=column.values[:end], blank=column.blank[:end])
 
 
 def _read_members(column: Column) -> BoolArray:

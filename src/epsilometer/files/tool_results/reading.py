@@ -21,6 +21,7 @@ from epsilometer.core.registry import Registry
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.files.readers import (
     Content,
+    cut_padding,
     open_columns,
     parse_number,
     read_numbers,
@@ -63,7 +64,7 @@ def open_content(path: Path, content: Content) -> Opened:
         (column,) = content.read([places[name]])
         if name == "user_id" and column.words is not None:
             return column.values  # which of the words: names of users are never shown
-        return read_numbers(name, column)
+        return read_numbers(name, cut_padding(column))  # the other side may be longer
 
     return Opened(path, places.keys(), read, partial(_open_beside, path))
 

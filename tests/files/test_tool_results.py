@@ -84,6 +84,26 @@ def test_a_roc_curve_alone_gives_the_errors_of_the_scores(tmp_path: Path) -> Non
         read(tmp_path / "copy" / "report.json", attack="lira")
 
 
+@pytest.mark.parametrize("count", ["1e300", "1e11", "-3", "0", "NaN", "2.5", '"many"', "null"])
+def test_a_curve_of_no_possible_number_of_records_is_refused(tmp_path: Path, count: str) -> None:
+    sizes = f'"n_pos_test_examples": {count}, "n_neg_test_examples": 5'
+    instance = f'{{"fpr": [0, 1], "tpr": [0, 1], {sizes}}}'
+    logged = f'{{"attack_instance_logger": {{"instance_0": {instance}}}}}'
+    path = tmp_path / "report.json"
+    path.write_text(
+        f'{{"a": {{"metadata": {{"attack_name": "LiRA"}}, "attack_experiment_logger": {logged}}}}}'
+    )
+    with pytest.raises(InvalidArgument):
+        read(path)
+
+
+def test_scores_in_two_columns_are_not_halved(tmp_path: Path) -> None:
+    path = tmp_path / "attack_result_0.npz"
+    np.savez(path, scores=[[1.0, 2.0], [3.0, 4.0]], memberships=[[1, 0], [0, 1]])
+    with pytest.raises(InvalidArgument, match="row of scores"):
+        read(path)
+
+
 def test_an_attack_that_learnt_from_records_outside_is_refused(tmp_path: Path) -> None:
     report = {"QMIA Attack_1": {"metadata": {"attack_name": "QMIA Attack"}, "status": "failed"}}
     path = tmp_path / "report.json"

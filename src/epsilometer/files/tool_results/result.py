@@ -13,6 +13,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
 
 _LONGEST = 80  # letters of a name that a file gives an attack
+_MOST = 10**8  # records of a curve
 _TOLERANCE = 1e-6  # records, by which a rate times their number may miss a whole number
 
 
@@ -97,18 +98,23 @@ class Opened:
     tree: Any = None
 
 
-def take_side(values: Any, name: str) -> FloatArray:
-    """Return scores as a row of numbers; of two columns, as of class probabilities, the second.
+def take_side(values: Any, name: str, *, classes: bool = False) -> FloatArray:
+    """Return scores as a row of numbers.
+
+    Args:
+        values: A row, or a column.
+        name: What they are called in errors.
+        classes: Whether two columns are chances to be out and in, of which the second is meant.
 
     Example:
-        >>> take_side([[0.25, 0.75], [0.5, 0.5]], "inferred_train").tolist()
+        >>> take_side([[0.25, 0.75], [0.5, 0.5]], "inferred_train", classes=True).tolist()
         [0.75, 0.5]
     """
     try:
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"Expected numbers in {name!r}, got something else.") from error
-    if array.ndim == 2 and array.shape[1] in (1, 2):
+    if array.ndim == 2 and array.shape[1] in ((1, 2) if classes else (1,)):
         array = array[:, -1]
     if array.ndim != 1 or not array.size:
         raise InvalidArgument(
@@ -140,6 +146,8 @@ def rank_by_curve(name: str, fpr: Any, tpr: Any, *, inside: int, outside: int) -
         >>> rank_by_curve("an attack", [0, 0, 1], [0, 0.5, 1], inside=2, outside=1).inside.tolist()
         [-1.0, -2.0]
     """
+    if not 0 < inside <= _MOST or not 0 < outside <= _MOST:
+        raise InvalidArgument(f"Expected 1 to {_MOST:,} records of either kind in {name!r}.")
     counts = []
     for rates, total in ((tpr, inside), (fpr, outside)):
         exact = take_side(rates, f"ROC curve of {name}") * total

@@ -15,8 +15,8 @@ def find_attacks(opened: Opened) -> ToolResult | None:
     attacks = tuple(
         Attack(
             shorten(f"inferred{end}"),
-            take_side(opened.read(_TRAIN + end), _TRAIN + end),
-            take_side(opened.read(_TEST + end), _TEST + end),
+            take_side(opened.read(_TRAIN + end), _TRAIN + end, classes=True),
+            take_side(opened.read(_TEST + end), _TEST + end, classes=True),
         )
         for end in ends
     )

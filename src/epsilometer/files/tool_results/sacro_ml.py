@@ -84,8 +84,13 @@ def _read_instance(name: str, instance: Mapping[str, Any], arrays: Opened | None
         found |= {each: arrays.read(each) for each in wanted if each in arrays.names}
     if found.get(_SCORE) is not None and found.get(_MEMBER) is not None:
         return divide_by_member(name, found[_SCORE], found[_MEMBER])
-    sizes = [found.get(f"n_{side}_test_examples") for side in ("pos", "neg")]
-    if "fpr" in found and "tpr" in found and all(isinstance(n, (int, float)) for n in sizes):
-        inside, outside = (int(n) for n in sizes if n is not None)
+    sizes: list[Any] = [found.get(f"n_{side}_test_examples") for side in ("pos", "neg")]
+    if "fpr" in found and "tpr" in found and all(_is_whole(n) for n in sizes):
+        inside, outside = map(int, sizes)
         return rank_by_curve(name, found["fpr"], found["tpr"], inside=inside, outside=outside)
     return None
+
+
+def _is_whole(value: Any) -> bool:
+    """Tell whether a number of JSON counts something; SACRO-ML writes some as 12.0."""
+    return isinstance(value, (int, float)) and float(value).is_integer()

@@ -99,10 +99,12 @@ def audited(optimizer: Any, *, records: int, batch_size: int) -> "Audited":
     with needs("tensorflow", extra="tf"):
         import tensorflow as tf
     query = getattr(optimizer, "_dp_sum_query", None)
-    if not all(hasattr(query, name) for name in ("_l2_norm_clip", "_stddev")):
+    gaussian = all(hasattr(query, name) for name in ("_l2_norm_clip", "_stddev"))
+    # Vectorized ones have a query too, and add noise without it
+    if not gaussian or not hasattr(optimizer, "gradient_accumulation_steps"):
         raise InvalidArgument(
-            "Expected a Keras optimizer of TensorFlow Privacy with Gaussian noise, as "
-            f"DPKerasSGDOptimizer, got {type(optimizer).__name__}."
+            "Expected a Keras optimizer of TensorFlow Privacy whose query adds Gaussian noise, as "
+            f"DPKerasSGDOptimizer (none that is vectorized), got {type(optimizer).__name__}."
         )
     _validate.whole(1, records=records, batch_size=batch_size)
     if batch_size > records:

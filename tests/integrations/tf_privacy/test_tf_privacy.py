@@ -186,6 +186,8 @@ def test_books_come_to_what_tensorflow_privacy_says(micro: bool) -> None:
 def test_what_is_no_private_optimiser_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="DPKerasSGDOptimizer"):
         audited(tf.keras.optimizers.SGD(0.1), records=RECORDS, batch_size=SIZE)
+    with pytest.raises(InvalidArgument, match="none that is vectorized"):
+        audited(make_optimizer("VectorizedDPKerasSGDOptimizer"), records=RECORDS, batch_size=SIZE)
     with pytest.raises(InvalidArgument, match="at most"):
         audited(make_optimizer(), records=10, batch_size=SIZE)
 

@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # A process a core; threads of theirs would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: demo test test-jax test-lightning test-huggingface setup browser check docs slow fuzz bench speed comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
+.PHONY: demo test test-jax test-lightning test-huggingface test-wandb test-tf setup browser check docs slow fuzz bench speed comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
 
 # The package and what it depends on, no extras: half a minute on a fast network.
 demo: $(BASE)
@@ -115,6 +115,14 @@ test-jax: .venv-jax/ready
 test-lightning: .venv-lightning/ready
 	$(call FRAMEWORK_PYTEST,lightning) tests/integrations/lightning src/epsilometer/integrations/lightning.py
 
+# TensorFlow Privacy installs on Python 3.11 at most.
+test-tf: .venv-tf/ready
+	$(call FRAMEWORK_PYTEST,tf) tests/integrations/tf_privacy src/epsilometer/integrations/tf_privacy.py
+
+# W&B, and TensorBoard beside it; offline.
+test-wandb: .venv-wandb/ready
+	$(call FRAMEWORK_PYTEST,wandb) tests/integrations/trackers src/epsilometer/integrations/wandb.py src/epsilometer/integrations/tensorboard.py
+
 # Small models are built from configurations; nothing is downloaded.
 test-huggingface: .venv-huggingface/ready
 	HF_HUB_OFFLINE=1 $(call FRAMEWORK_PYTEST,huggingface) --confcutdir=tests/huggingface tests/huggingface
@@ -144,4 +152,4 @@ reliability: setup
 	OMP_NUM_THREADS=1 $(BIN)/python docs/reliability.py
 
 clean:
-	rm -rf $(VENV) .venv-peers .venv-jax .venv-lightning .venv-huggingface
+	rm -rf $(VENV) .venv-peers .venv-jax .venv-lightning .venv-huggingface .venv-wandb .venv-tf

@@ -28,10 +28,18 @@ def test_it_is_yaml(path: Path) -> None:
 
 
 def test_workflows_call_targets_that_there_are() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     for path in ROOT.glob(".github/workflows/*.yml"):
         for call in re.findall(r"run: make (.*)", path.read_text("utf-8")):
             assert set(call.split()) <= targets, (path.name, call)
+
+
+def test_every_framework_is_tested_by_a_workflow() -> None:
+    own = set(re.findall(r"(?m)^(test-[\w-]+):", (ROOT / "Makefile").read_text("utf-8")))
+    steps = read(ROOT / ".github/workflows/tests.yml")["jobs"]["frameworks"]["steps"]
+    assert {f"make {target}" for target in own} <= {step.get("run") for step in steps}
+    for target in own:
+        assert (ROOT / f"constraints-{target.removeprefix('test-')}.txt").exists()
 
 
 def test_every_supported_python_is_tested() -> None:

@@ -257,8 +257,8 @@ UNREADABLE = {
     "folder, parquet": (folder_named("scores.parquet"), "scores.parquet.*found a folder"),
     "folder, npz": (folder_named("scores.npz"), "scores.npz.*found a folder"),
     "unknown ending": (
-        holding("scores.json", b"{}"),
-        r"\.csv, .*\.tsv, .*\.parquet, .* or \.npz, got 'scores.json'",
+        holding("scores.txt", b"{}"),
+        r"\.csv, .*\.tsv, .*\.parquet, .* or \.npz, got 'scores.txt'",
     ),
     "no ending": (lambda folder: folder, r"\.csv, .*\.parquet, .* or \.npz"),
     "UTF-16 without its mark": (

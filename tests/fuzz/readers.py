@@ -70,6 +70,7 @@ def _file(folder: Path, name: str, data: bytes) -> Path:
 
 # Scores, records and tables
 
+_TOOLS = Path(__file__).parents[1] / "files" / "tool_results"
 _PAIRED = b"score,member\n2.5,1\n-1.0,1\ninf,1\n1e-300,1\n0.1,0\n-inf,0\n"
 _SIDES = b"inside,outside\n2.5,0.1\n-1,-inf\n3,\n"
 _TABLE = b"age,job,income,label\n23,clerk,1e3,no\n45.5,nurse,2e4,yes\n31,clerk,0,no\n60,cook,7,no\n"
@@ -146,6 +147,24 @@ def _scores(ending: str) -> Callable[[bytes, Path], None]:
             assert not np.isnan(side).any()
 
     return read
+
+
+def _tool_scores(ending: str) -> Callable[[bytes, Path], None]:
+    def read(data: bytes, folder: Path) -> None:
+        read_scores(_file(folder, f"result.{ending}", data), design="fixed")
+
+    return read
+
+
+def _tool_trees() -> list[bytes]:
+    report = json.loads((_TOOLS / "sacro_ml" / "report.json").read_bytes())
+    for logged in report.values():
+        for instance in logged["attack_experiment_logger"]["attack_instance_logger"].values():
+            instance.pop("arrays_file")
+            instance["individual"] = {"member_prob": [0.1, 0.9], "member": [0, 1]}
+    first = dict(list(report.items())[:1])
+    canaries = {"in_canary_scores": [2.5, 1.0], "out_canary_scores": [0.5]}
+    return [json.dumps(first).encode(), json.dumps(canaries).encode()]
 
 
 def _records(ending: str) -> Callable[[bytes, Path], None]:
@@ -411,6 +430,10 @@ def _role_edit(data: bytes, rng: random.Random) -> bytes:
 _READERS = {
     "scores-csv": Reader(lambda: [_PAIRED, _SIDES], _scores("csv")),
     "scores-npz": Reader(_scores_npz, _scores("npz"), (*ANYWHERE, *[in_npz] * 8)),
+    "tool-json": Reader(_tool_trees, _tool_scores("json"), (*ANYWHERE, *[in_json] * 8)),
+    "tool-pickle": Reader(
+        lambda: [(_TOOLS / "tf_privacy.pickle").read_bytes()], _tool_scores("pickle")
+    ),
     "records-csv": Reader(lambda: [_TABLE], _records("csv")),
     "records-npz": Reader(_records_npz, _records("npz"), (*ANYWHERE, *[in_npz] * 8)),
     "table-csv": Reader(lambda: [_TABLE], _table("csv")),

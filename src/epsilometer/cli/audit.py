@@ -68,13 +68,19 @@ def audit(file: Path, data: Path | None, options: Options) -> None:
     special={"rule": RULE, "method": Suggested(*REGISTRY), "design": Suggested(*get_args(Design))},
     defaults={"method": "calibrated; one_run for canaries", "rule": "the method's own"},
 )
+@click.option("--attack", help="Take this attack of another tool's result.")
 @audit_options(config=True)
-def estimate(file: Path | None, settings: dict[str, Any], options: Options) -> None:
+def estimate(
+    file: Path | None, settings: dict[str, Any], attack: str | None, options: Options
+) -> None:
     """Compute a lower bound on ε from attack scores in FILE.
 
     FILE is .csv, .parquet or .npz with columns score and member (1 inside, 0 outside), or inside
     and outside. A higher score must mean "was in". Scores are taken to come from independent runs
     unless --design, or a column design, says that they belong to canaries of one run.
+
+    Results of Privacy Meter, PrivacyGuard, SACRO-ML, ART, JAX-Privacy and TensorFlow Privacy are
+    recognised; --design says how records were included.
 
     Exit code 1 if the claim is refuted, 4 if there are too few scores to judge it.
 
@@ -85,6 +91,10 @@ def estimate(file: Path | None, settings: dict[str, Any], options: Options) -> N
     if file is not None and options.delta is None:
         raise InvalidArgument("Expected --delta beside FILE, got none: 1e-5, say.")
     source = None if file is None else {"type": "score-file", "path": str(file)}
+    if attack is not None:
+        if source is None:
+            raise InvalidArgument("Expected FILE beside --attack, got none.")
+        source["attack"] = attack
     call = make_call("Scores", settings, options, source=source)
     end_audit(run_call(call, options), options)
 

@@ -85,6 +85,19 @@ _PLAIN = (bool, int, float, str, type(None))
 _PART: Any = str | int | float | list[Any]  # of a list: anything that the subject itself may read
 
 
+@dataclasses.dataclass(frozen=True)
+class Unstated:
+    """Stand for a setting that a file should state and does not.
+
+    Attributes:
+        question: What is asked of the user, who must state it.
+        answers: What may be answered.
+    """
+
+    question: str
+    answers: tuple[str, ...]
+
+
 def to_settings(subject: Any) -> dict[str, Any]:
     """Return the fields of a subject as JSON values.
 
@@ -184,6 +197,8 @@ def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False
             )
         brought = source.load()
         for key in getattr(source, "STATES", ()):
+            if isinstance(brought.get(key), Unstated):
+                check_answer(f"{name}.{key}", values.get(key), brought.pop(key))
             if key in brought and values.get(key, brought[key]) != brought[key]:
                 raise InvalidArgument(
                     f"Expected {name}.{key} as the file states it, "
@@ -197,6 +212,17 @@ def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False
         if required and key not in values:
             raise InvalidArgument(f"Expected {name}.{key}, got none.")
     return cls(**values)
+
+
+def check_answer(name: str, answer: Any, unstated: Unstated) -> None:
+    """Ask for a setting that a file does not state, and refuse an answer that cannot be right."""
+    if answer is None:
+        raise InvalidArgument(unstated.question)
+    if answer not in unstated.answers:
+        raise InvalidArgument(
+            f"Expected {name} to be one of {', '.join(unstated.answers)} beside such a file, got "
+            f"{_validate.short(answer)}."
+        )
 
 
 def refuse_supplied(name: str, settings: Mapping[str, Any]) -> None:

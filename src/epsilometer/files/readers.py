@@ -9,7 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -206,6 +206,36 @@ def parse_number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def read_numbers(name: str, column: Column) -> NDArray[Any]:
+    """Return the numbers of a column of scores, and refuse blanks and words in it."""
+    if column.blank is not None and column.blank.any():
+        row = int(np.argmax(column.blank)) + 1
+        raise InvalidArgument(
+            f"Expected numbers in column {name!r}, row {row} of the data has a blank. "
+            "A run that diverged is an observation: score it ±inf."
+        )
+    if column.words is None:
+        return column.values
+    numbers = [parse_number(word) for word in column.words]
+    wrong = np.flatnonzero(np.array([number is None for number in numbers])[column.values])
+    if wrong.size:
+        raise InvalidArgument(
+            f"Expected numbers in column {name!r}, row {wrong[0] + 1} of the data has something "
+            "else."
+        )
+    found: NDArray[Any] = np.array(numbers, np.float64)[column.values]
+    return found
+
+
+def cut_padding(column: Column) -> Column:
+    """Cut off the blanks that fill up the shorter column; one in between stays, as an error."""
+    if column.blank is None:
+        return column
+    filled = np.flatnonzero(~column.blank)
+    end = int(filled[-1]) + 1 if filled.size else 0
+    return replace(column, values=column.values[:end], blank=column.blank[:end])
 
 
 def check_header(names: Sequence[str]) -> None:

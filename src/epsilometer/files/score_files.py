@@ -11,8 +11,18 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer.core.scores import Design, Scores
+from epsilometer.core.settings import Unstated, check_answer
 from epsilometer.errors import InvalidArgument
-from epsilometer.files.readers import Column, hash_file, open_columns, parse_number
+from epsilometer.files.readers import (
+    Column,
+    cut_padding,
+    hash_file,
+    open_columns,
+    parse_number,
+    read_numbers,
+)
+from epsilometer.files.tool_results.reading import TREES, find_result, open_content, read_tree
+from epsilometer.files.tool_results.result import ToolResult
 from epsilometer.types import BoolArray
 
 _INSIDE = {"1", "1.0", "true", "yes", "in", "inside", "member"}
@@ -22,23 +32,31 @@ _COUNT = "Count them in blocks instead: ScoreCounts.at(thresholds).add(inside=�
 
 @dataclass(frozen=True)
 class ScoreFile:
-    """A file of scores, by its path: what a result names in place of the scores themselves."""
+    """A file of scores, by its path: what a result names in place of the scores themselves.
+
+    Attributes:
+        path: The file.
+        attack: Which attack is meant, where another tool wrote the file and it has several.
+    """
 
     path: Path
+    attack: str | None = None
     STATES: ClassVar = ("design", "inclusion")  # which settings must not contradict
 
     def load(self) -> dict[str, Any]:
         """Read the scores, their design where the file states one, and its name as ``title``."""
-        scores, stated = _read_file(self.path)
+        scores, stated = _read_file(self)
         sides = {"inside": scores.inside, "outside": scores.outside}
         return {**sides, "title": scores.title, **stated}
 
     def fingerprints(self) -> tuple[tuple[str, str], ...]:
-        """Return the name of the file and the SHA-256 of its contents."""
-        return (hash_file(self.path),)
+        """Return the name of the file and the SHA-256 of its contents, and of those beside it."""
+        return tuple(map(hash_file, (self.path, *_list_beside(self.path))))
 
 
-def read_scores(path: str | os.PathLike[str]) -> Scores:
+def read_scores(
+    path: str | os.PathLike[str], *, design: Design | None = None, attack: str | None = None
+) -> Scores:
     """Read attack scores; higher must mean "was in".
 
     The name's ending says how: ``.csv``, ``.csv.gz``, ``.parquet`` (needs the extra ``parquet``) or
@@ -48,10 +66,19 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
     A file may state its design, as of ``Scores``: in columns or arrays ``design`` and
     ``inclusion`` of one value each, or in the metadata of a ``.parquet``.
 
+    What Privacy Meter, PrivacyGuard, SACRO-ML, the Adversarial Robustness Toolbox, JAX-Privacy and
+    TensorFlow Privacy write is recognised too, also ``.json`` and ``.pickle``, of which nothing is
+    run. These files do not state their design.
+
+    Args:
+        path: The file.
+        design: As of ``Scores``; needed where another tool wrote the file.
+        attack: Which attack is meant, where such a file has several: its name, or a part of it.
+
     Raises:
         UnreadableFile: The file is not there, damaged, or too large.
         InvalidArgument: It has other columns, or its scores are no scores (nan, gaps, one side
-            empty).
+            empty); or it does not state its design, and ``design`` is missing.
 
     Example:
         >>> import tempfile, pathlib, epsilometer as em
@@ -62,13 +89,30 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
         >>> scores.inside.tolist(), scores.outside.tolist()
         ([2.5], [0.5, 1.5])
     """
-    return _read_file(Path(path))[0]
+    scores, stated = _read_file(ScoreFile(Path(path), attack))
+    known = stated.get("design")
+    if isinstance(known, Unstated):
+        check_answer("design", design, known)
+    elif known is not None and design not in (None, known):
+        raise InvalidArgument(
+            f"Expected the design that the file states, {known!r}, got {_validate.short(design)}."
+        )
+    return scores if design is None else replace(scores, design=design)
 
 
-def _read_file(path: Path) -> tuple[Scores, dict[str, Any]]:
+def _read_file(file: ScoreFile) -> tuple[Scores, dict[str, Any]]:
     """Return the scores of a file, and what it states of their design."""
-    with open_columns(path, advice=_COUNT) as content:
+    if file.path.suffix.lower() in TREES:
+        return _take_attack(read_tree(file.path), file)
+    with open_columns(file.path, advice=_COUNT) as content:
         wanted = _choose_columns(content.names)
+        if wanted is None:
+            return _take_attack(find_result(open_content(file.path, content)), file)
+        if file.attack is not None:
+            raise InvalidArgument(
+                "Expected no attack beside columns of scores, which are of one attack, got "
+                f"{_validate.short(file.attack)}."
+            )
         found = dict(zip(wanted, content.read(list(wanted.values())), strict=True))
         stated = {
             name: _take_one(name, found.pop(name)) for name in ScoreFile.STATES if name in found
@@ -77,12 +121,30 @@ def _read_file(path: Path) -> tuple[Scores, dict[str, Any]]:
             stated = {n: text for n, text in content.metadata if n in ScoreFile.STATES}
         design = _read_design(stated)
         if "inside" in found:
-            inside, outside = (_take_scores(n, _cut_padding(c)) for n, c in found.items())
+            inside, outside = (read_numbers(n, cut_padding(c)) for n, c in found.items())
             scores = Scores(inside=inside, outside=outside, **design)
         else:
-            score = _take_scores("score", found["score"])
+            score = read_numbers("score", found["score"])
             scores = _divide_scores(score, _read_members(found["member"]), design)
-    return replace(scores, title=path.name, source=ScoreFile(path)), design
+    return replace(scores, title=file.path.name, source=file), design
+
+
+def _take_attack(result: ToolResult, file: ScoreFile) -> tuple[Scores, dict[str, Any]]:
+    """Return the scores of the attack that is meant, of which the design is not known."""
+    chosen = result.choose(file.attack)
+    title = f"{chosen.name} of {result.tool}, {file.path.name}"
+    scores = Scores(inside=chosen.inside, outside=chosen.outside, title=title, source=file)
+    return scores, {"design": Unstated(result.ask_design(), ("runs", "coins", "fixed"))}
+
+
+def _list_beside(path: Path) -> tuple[Path, ...]:
+    """Return the files that another tool's result is read from beside this one."""
+    if path.suffix.lower() in TREES:
+        return read_tree(path).beside
+    with open_columns(path, advice=_COUNT) as content:
+        if _choose_columns(content.names) is not None:
+            return ()
+        return find_result(open_content(path, content)).beside
 
 
 def _take_one(name: str, column: Column) -> str:
@@ -131,49 +193,13 @@ def _divide_scores(score: NDArray[Any], member: BoolArray, design: dict[str, Any
     return Scores(inside=score[member], outside=score[~member], **design)
 
 
-def _choose_columns(found: Iterable[str]) -> dict[str, int]:
-    """Return the columns to read: our name → its place in the file."""
+def _choose_columns(found: Iterable[str]) -> dict[str, int] | None:
+    """Return the columns to read: our name → its place in the file; None where they are others."""
     names = {name.strip().lower(): place for place, name in enumerate(found)}
     for pair in (("score", "member"), ("inside", "outside")):
         if set(pair) <= set(names):
             return {name: names[name] for name in (*pair, *ScoreFile.STATES) if name in names}
-    if any(parse_number(name) is not None for name in names):  # a record, nobody else's business
-        shown = "numbers in the first line, which names the columns"
-    else:
-        shown = _validate.listed(names)
-    raise InvalidArgument(
-        "Expected columns 'score' and 'member' (1 inside, 0 outside), or 'inside' and 'outside', "
-        f"found {shown}."
-    )
-
-
-def _cut_padding(column: Column) -> Column:
-    """Cut off the blanks that fill up the shorter column; one in between stays, as an error."""
-    if column.blank is None:
-        return column
-    filled = np.flatnonzero(~column.blank)
-    end = int(filled[-1]) + 1 if filled.size else 0
-    return replace(column, values=column.values[:end], blank=column.blank[:end])
-
-
-def _take_scores(name: str, column: Column) -> NDArray[Any]:
-    if column.blank is not None and column.blank.any():
-        row = int(np.argmax(column.blank)) + 1
-        raise InvalidArgument(
-            f"Expected numbers in column {name!r}, row {row} of the data has a blank. "
-            "A run that diverged is an observation: score it ±inf."
-        )
-    if column.words is None:
-        return column.values
-    numbers = [parse_number(word) for word in column.words]
-    wrong = np.flatnonzero(np.array([number is None for number in numbers])[column.values])
-    if wrong.size:
-        raise InvalidArgument(
-            f"Expected numbers in column {name!r}, row {wrong[0] + 1} of the data has something "
-            "else."
-        )
-    found: NDArray[Any] = np.array(numbers, np.float64)[column.values]
-    return found
+    return None
 
 
 def _read_members(column: Column) -> BoolArray:

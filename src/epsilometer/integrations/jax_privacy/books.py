@@ -11,6 +11,7 @@ from jax_privacy.accounting import DpParams, analysis
 
 from epsilometer import _validate
 from epsilometer.conformance.books import Booked
+from epsilometer.conformance.dp_events import is_event, join_entries, read_events
 from epsilometer.errors import InvalidArgument
 
 _INTERVAL = 1e-3  # of privacy losses, as in the Keras API: rounds up, and takes a second
@@ -41,12 +42,12 @@ def read_books(source: Any, *, steps: int | None = None, cycle_length: int = 1) 
             raise InvalidArgument("Expected steps= beside DpParams, which do not have them.")
         return _read_params(source, steps)
     event = getattr(source, "dp_event", getattr(source, "ledger", source))
-    if not isinstance(event, dp_accounting.DpEvent):
+    if not is_event(event):
         raise InvalidArgument(
             "Expected a DpEvent, a PrivacyAccountant, DpParams or a DPExecutionPlan, got "
             f"{type(source).__name__}."
         )
-    return _join([(n, q, count * cycle_length) for n, q, count in _read_event(event)])
+    return [(n, q, count * cycle_length) for n, q, count in read_events(event)]
 
 
 def report_epsilon(source: Any, *, delta: float, steps: int | None = None) -> float:
@@ -71,31 +72,6 @@ def report_epsilon(source: Any, *, delta: float, steps: int | None = None) -> fl
     return float(accountant.get_epsilon(delta))
 
 
-def _read_event(event: Any) -> list[Booked]:
-    match event:
-        case dp_accounting.NoOpDpEvent():
-            return []
-        case dp_accounting.GaussianDpEvent(noise):
-            return [(float(noise), 1.0, 1)]
-        case dp_accounting.PoissonSampledDpEvent(rate, inner):
-            return [(noise, _nest(rate, own), count) for noise, own, count in _read_event(inner)]
-        case dp_accounting.SelfComposedDpEvent(inner, count):
-            return [(noise, rate, own * int(count)) for noise, rate, own in _read_event(inner)]
-        case dp_accounting.ComposedDpEvent(events):
-            return [entry for each in events for entry in _read_event(each)]
-        case dp_accounting.TruncatedSubsampledGaussianDpEvent():
-            return [(float(event.noise_multiplier), float(event.sampling_probability), 1)]
-    raise InvalidArgument(
-        f"Expected events of Gaussian noise and Poisson sampling, got {type(event).__name__}: "
-        "what it says of single steps is not known."
-    )
-
-
-def _nest(rate: float, inner: float) -> float:
-    """Return the rate of a sample of a sample."""
-    return float(rate) * inner
-
-
 def _read_params(params: Any, steps: int) -> list[Booked]:
     """Return what ``DpsgdTrainingAccountant`` composes for these parameters."""
     if not params.is_finite_guarantee:
@@ -105,7 +81,7 @@ def _read_params(params: Any, steps: int) -> list[Booked]:
     groups = params.cycle_length or 1
     fixed = params.sampling_method is analysis.SamplingMethod.FIXED_BATCH_SIZE
     spans = analysis._interleave_nm_and_bs(params.noise_multipliers, params.batch_sizes, steps)
-    return _join(
+    return join_entries(
         [
             # A fixed batch size is booked as Poisson sampling of twice the sensitivity.
             (float(noise) / (2 if fixed else 1), float(size) / (params.num_samples // groups), n)
@@ -113,14 +89,3 @@ def _read_params(params: Any, steps: int) -> list[Booked]:
             if n > 0
         ]
     )
-
-
-def _join(entries: list[Booked]) -> list[Booked]:
-    """Join neighbours with the same noise and rate."""
-    joined: list[Booked] = []
-    for noise, rate, count in entries:
-        if joined and joined[-1][:2] == (noise, rate):
-            joined[-1] = (noise, rate, joined[-1][2] + count)
-        else:
-            joined.append((noise, rate, count))
-    return joined

@@ -1,0 +1,69 @@
+"""Read events of dp_accounting, whichever release made them, without importing it."""
+
+from typing import Any
+
+from epsilometer.conformance.books import Booked
+from epsilometer.errors import InvalidArgument
+
+
+def read_events(event: Any) -> list[Booked]:
+    """Return what a tree of events books as (noise multiplier, sampling rate, steps) entries.
+
+    Guarantee: exact. What is not understood is refused, and never left out.
+    Assumption: an event of Gaussian noise is one step.
+
+    Args:
+        event: A ``DpEvent``, or a ``PrivacyAccountant``, whose ledger is read.
+
+    Raises:
+        InvalidArgument: It is something else, or says nothing of single steps.
+    """
+    event = getattr(event, "ledger", event)
+    if not is_event(event):
+        raise InvalidArgument(
+            f"Expected a DpEvent or a PrivacyAccountant, got {type(event).__name__}."
+        )
+    return join_entries(_read(event))
+
+
+def is_event(value: Any) -> bool:
+    """Tell whether an object is an event of dp_accounting."""
+    return any(base.__name__ == "DpEvent" for base in type(value).__mro__)
+
+
+def join_entries(entries: list[Booked]) -> list[Booked]:
+    """Join neighbours with the same noise and rate.
+
+    Example:
+        >>> join_entries([(1.0, 0.1, 2), (1.0, 0.1, 3), (2.0, 0.1, 1)])
+        [(1.0, 0.1, 5), (2.0, 0.1, 1)]
+    """
+    joined: list[Booked] = []
+    for noise, rate, count in entries:
+        if joined and joined[-1][:2] == (noise, rate):
+            joined[-1] = (noise, rate, joined[-1][2] + count)
+        else:
+            joined.append((noise, rate, count))
+    return joined
+
+
+def _read(event: Any) -> list[Booked]:
+    match type(event).__name__:
+        case "NoOpDpEvent":
+            return []
+        case "GaussianDpEvent":
+            return [(float(event.noise_multiplier), 1.0, 1)]
+        case "PoissonSampledDpEvent":
+            rate = float(event.sampling_probability)
+            return [(noise, rate * own, count) for noise, own, count in _read(event.event)]
+        case "SelfComposedDpEvent":
+            times = int(event.count)
+            return [(noise, rate, own * times) for noise, rate, own in _read(event.event)]
+        case "ComposedDpEvent":
+            return [entry for each in event.events for entry in _read(each)]
+        case "TruncatedSubsampledGaussianDpEvent":
+            return [(float(event.noise_multiplier), float(event.sampling_probability), 1)]
+    raise InvalidArgument(
+        f"Expected events of Gaussian noise and Poisson sampling, got {type(event).__name__}: "
+        "what it says of single steps is not known."
+    )

@@ -1,0 +1,1 @@
+"""Read attack scores out of what other tools write."""

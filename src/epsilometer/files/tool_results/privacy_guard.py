@@ -1,0 +1,48 @@
+"""Read the data frames of scores of PrivacyGuard, saved as two files."""
+
+import numpy as np
+
+from epsilometer.errors import InvalidArgument
+from epsilometer.files.tool_results.result import Attack, Opened, ToolResult, say_none, take_side
+from epsilometer.types import FloatArray
+
+_TOOL = "PrivacyGuard"
+_SIDES = ("df_train", "df_test")
+_OF_A_RESULT = {"eps", "eps_lb", "auc", "data_size"}
+_ADVICE = (
+    "Save the scores: df_train_user.to_csv('df_train_user.csv') and df_test_user.to_csv("
+    "'df_test_user.csv') of the analysis input, and give either file."
+)
+
+
+def find_attacks(opened: Opened) -> ToolResult | None:
+    """Return scores of ``df_train_user`` and ``df_test_user``; None of what others wrote.
+
+    Raises:
+        InvalidArgument: A user stands in several rows, or there are no scores.
+    """
+    if isinstance(opened.tree, dict) and set(opened.tree) >= _OF_A_RESULT:
+        reason = "Its eps and eps_lb are ends of a bootstrap, its eps_cp a maximum: no bounds."
+        raise say_none(_TOOL, [reason], _ADVICE)
+    side = next((side for side in _SIDES if opened.path.name.startswith(side)), None)
+    if side is None or "score" not in opened.names:
+        return None
+    other = next(each for each in _SIDES if each != side)
+    twin = opened.open_beside(other + opened.path.name.removeprefix(side))
+    found = {side: opened, other: twin}
+    inside, outside = (_read_scores(found[each]) for each in _SIDES)
+    beside = (twin.path,)
+    return ToolResult(_TOOL, (Attack("score", inside, outside),), beside=beside)
+
+
+def _read_scores(opened: Opened) -> FloatArray:
+    if "score" not in opened.names:
+        raise InvalidArgument(f"Expected a column 'score' in {opened.path.name!r}, found none.")
+    if "user_id" in opened.names:
+        users = opened.read("user_id")
+        if np.unique(users).size < users.size:
+            raise InvalidArgument(
+                f"Expected one score per user in {opened.path.name!r}, got several of some: they "
+                "came in together. Save df_train_user and df_test_user, aggregated by user."
+            )
+    return take_side(opened.read("score"), "score")

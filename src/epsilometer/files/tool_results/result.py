@@ -1,0 +1,179 @@
+"""Hold what another tool wrote: scores of its attacks, and what it does not say of them."""
+
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilometer import _validate
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray
+
+_LONGEST = 80  # letters of a name that a file gives an attack
+_MOST = 10**8  # records of a curve
+_TOLERANCE = 1e-6  # records, by which a rate times their number may miss a whole number
+
+
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """Hold scores of one attack; higher means "was in".
+
+    Attributes:
+        name: By which it is chosen where a file has several.
+        inside: Scores of records that were trained on.
+        outside: Scores of records that were not.
+    """
+
+    name: str
+    inside: FloatArray
+    outside: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class ToolResult:
+    """Hold the attacks that a result has scores of.
+
+    Attributes:
+        tool: Which wrote it.
+        attacks: One at least.
+        usual: How the tool itself puts records in, in words; empty where it leaves that to users.
+        beside: Further files that were read.
+    """
+
+    tool: str
+    attacks: tuple[Attack, ...]
+    usual: str = ""
+    beside: tuple[Path, ...] = ()
+
+    def choose(self, name: str | None) -> Attack:
+        """Return the attack of a name, or of a part of it that no other has; the only one.
+
+        Raises:
+            InvalidArgument: It is not clear which one is meant.
+        """
+        if name is None and len(self.attacks) == 1:
+            return self.attacks[0]
+        exact = [attack for attack in self.attacks if attack.name == name]
+        part = (name or "").strip().lower()
+        found = exact or [each for each in self.attacks if part and part in each.name.lower()]
+        if len(found) == 1:
+            return found[0]
+        raise InvalidArgument(
+            f"Expected which attack of {self.tool} is meant, by --attack or attack=, got "
+            f"{_validate.short(name)}. There are: "
+            f"{'; '.join(attack.name for attack in self.attacks)}. Choose before you look: the "
+            "largest bound of several is none."
+        )
+
+    def ask_design(self) -> str:
+        """Return the question how records came in, which these files do not answer."""
+        usual = f" {self.usual}" if self.usual else ""
+        return (
+            f"Expected a design beside a result of {self.tool}, which does not say how records "
+            "came in, got none. Give --design (or design=) fixed where a random split chose those "
+            "that were trained on, coins where each had a coin of its own, runs where every score "
+            f"is of a run of its own.{usual} A split by time, place or person is none of them."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """Hold what a file has, before anybody knows who wrote it.
+
+    Attributes:
+        path: The file.
+        names: Of its columns or arrays, or of lists in an object of JSON, in their order.
+        read: Returns the numbers of one of them.
+        tree: What a file of JSON or pickle holds, as inert objects; None of others.
+        open_beside: Opens another file of the same folder.
+    """
+
+    path: Path
+    names: Set[str]
+    read: Callable[[str], NDArray[Any]]
+    open_beside: Callable[[str], "Opened"]
+    tree: Any = None
+
+
+def take_side(values: Any, name: str, *, classes: bool = False) -> FloatArray:
+    """Return scores as a row of numbers.
+
+    Args:
+        values: A row, or a column.
+        name: What they are called in errors.
+        classes: Whether two columns are chances to be out and in, of which the second is meant.
+
+    Example:
+        >>> take_side([[0.25, 0.75], [0.5, 0.5]], "inferred_train", classes=True).tolist()
+        [0.75, 0.5]
+    """
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"Expected numbers in {name!r}, got something else.") from error
+    if array.ndim == 2 and array.shape[1] in ((1, 2) if classes else (1,)):
+        array = array[:, -1]
+    if array.ndim != 1 or not array.size:
+        raise InvalidArgument(
+            f"Expected a row of scores in {name!r}, got an array of shape {array.shape}."
+        )
+    return array
+
+
+def divide_by_member(name: str, score: Any, member: Any) -> Attack:
+    """Return the attack of scores that stand beside memberships of 1 and 0."""
+    scores, members = take_side(score, name), take_side(member, f"memberships of {name}")
+    if scores.shape != members.shape or not np.isin(members, (0, 1)).all():
+        raise InvalidArgument(
+            f"Expected a membership of 1 or 0 beside every score of {name!r}, got others."
+        )
+    inside = members == 1
+    if inside.all() or not inside.any():
+        raise InvalidArgument(f"Expected scores of both kinds of {name!r}, got one kind only.")
+    return Attack(shorten(name), scores[inside], scores[~inside])
+
+
+def rank_by_curve(name: str, fpr: Any, tpr: Any, *, inside: int, outside: int) -> Attack:
+    """Return scores with the given ROC curve: its points say how many records stand above each.
+
+    Guarantee: errors at every point are those of the scores that the curve was drawn from.
+    Assumption: the curve begins at (0, 0) and ends at (1, 1), as that of scikit-learn does.
+
+    Example:
+        >>> rank_by_curve("an attack", [0, 0, 1], [0, 0.5, 1], inside=2, outside=1).inside.tolist()
+        [-1.0, -2.0]
+    """
+    if not 0 < inside <= _MOST or not 0 < outside <= _MOST:
+        raise InvalidArgument(f"Expected 1 to {_MOST:,} records of either kind in {name!r}.")
+    counts = []
+    for rates, total in ((tpr, inside), (fpr, outside)):
+        exact = take_side(rates, f"ROC curve of {name}") * total
+        whole = np.rint(exact)
+        ends = whole.size > 1 and whole[0] == 0 and whole[-1] == total
+        if not ends or np.abs(exact - whole).max() > _TOLERANCE or np.any(np.diff(whole) < 0):
+            raise InvalidArgument(
+                f"Expected a whole ROC curve of {inside} and {outside} records in {name!r}, got "
+                "another."
+            )
+        counts.append(np.diff(whole, prepend=0).astype(np.int64))
+    if counts[0].size != counts[1].size:
+        raise InvalidArgument(f"Expected as many false as true positive rates in {name!r}.")
+    ranks = -np.arange(counts[0].size, dtype=np.float64)
+    return Attack(shorten(name), np.repeat(ranks, counts[0]), np.repeat(ranks, counts[1]))
+
+
+def shorten(name: str) -> str:
+    """Return the name of an attack in one line of at most 80 letters."""
+    return " ".join(str(name).split())[:_LONGEST]
+
+
+def say_none(tool: str, reasons: Iterable[str], advice: str) -> InvalidArgument:
+    """Return the error of a result that has no scores to audit."""
+    found = " ".join(dict.fromkeys(reasons))
+    return InvalidArgument(
+        f"Expected scores of records in a result of {tool}, found none that an audit can use."
+        f"{f' {found}' if found else ''} {advice}"
+    )

@@ -69,6 +69,7 @@ CHOICES: Registry[type] = Registry(
         "dropout-on-records": "epsilometer.cli.sources:DropoutOnRecords",
         "table-model": "epsilometer.integrations.sklearn:TableModel",
         "table-regressor": "epsilometer.integrations.sklearn:TableRegressor",
+        "fitted-table": "epsilometer.integrations.model_files:FittedTable",
         "federated-task": "epsilometer.audits.federated.source:FederatedTask",
         "saved-model": "epsilometer.integrations.huggingface.saved_model:SavedModel",
         "digits": "epsilometer.files.digits:Digits",
@@ -182,6 +183,11 @@ def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False
                 f"Expected {name}.source with its type, got none: score-file, say."
             )
         brought = source.load()
+        if strange := set(brought) - set(known):
+            raise InvalidArgument(
+                f"Expected a source of {name}, got {type(source).__name__}, which brings "
+                f"{', '.join(sorted(strange))} for another subject."
+            )
         for key in getattr(source, "STATES", ()):
             if key in brought and values.get(key, brought[key]) != brought[key]:
                 raise InvalidArgument(

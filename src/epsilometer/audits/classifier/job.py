@@ -47,6 +47,7 @@ from epsilometer.audits.classifier.sklearn_models import (
     FitEstimator,
     clone_with_seed,
     has_fixed_seed,
+    predict_logs,
     seed_globals,
     take_rows,
 )
@@ -82,6 +83,7 @@ _SIZES = 8  # number of the random stream that cuts records into parts
 _JUDGED = ("leave-one-out", "attacks", "file")  # parts that rules look at
 _SEEDS = 20  # models that show how far predictions vary with the seed alone
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
+_UNLIKE = 0.05  # share of records at which a model like the recipe's answers as it does
 _CLOSER = 1000  # records at most, all of which are left out of the best remedy
 
 
@@ -212,11 +214,16 @@ class ClassifierJob:
 
     def _search_file(self) -> Arrays:
         subject, task = self.task.subject, self.task
-        model = clone_with_seed(subject.estimator, task.seed, overwrite=False)
-        with seed_globals(task.seed), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the same as with each record left out, said there
-            model.fit(subject.X, task.classes[task.codes])
-        leaks = search_model(model, subject.X, task.codes, content=task.content, seed=task.seed)
+        model, rows = subject.fitted, np.ones(task.codes.size, bool)
+        if model is None or not hasattr(model, "fit"):  # of ONNX there are bytes alone
+            model = clone_with_seed(subject.estimator, task.seed, overwrite=False)
+            with seed_globals(task.seed), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the same as with each record left out, said there
+                model.fit(subject.X, task.classes[task.codes])
+        elif task.target is not None:
+            rows = task.target[1]
+        known = take_rows(subject.X, rows), task.codes[rows]
+        leaks = search_model(model, *known, content=task.content, seed=task.seed)
         return {
             "kinds": np.array([leak.kind for leak in leaks], np.str_),
             "records": np.array([leak.records for leak in leaks], np.int64),
@@ -399,7 +406,25 @@ class ClassifierJob:
             log_proba = show_logs(log_proba, self.task.subject.shown)
             return [log_proba], member[None], find_mismatch(pool, log_proba, member)
         targets = range(pool.models // 2 * 2)  # whole pairs: every record is in half of them
-        return [*targets], pool.member[targets], ()
+        return [*targets], pool.member[targets], self._compare_fitted()
+
+    def _compare_fitted(self) -> tuple[str, ...]:
+        """Say where a model that was fitted elsewhere is unlike those that are trained here."""
+        subject, codes, classes = self.task.subject, self.task.codes, self.task.classes
+        if subject.fitted is None:
+            return ()
+        fit = FitEstimator(subject.estimator, classes)
+        logs = [fit(subject.X, codes, self.task.seed + other)(subject.X) for other in (0, 1)]
+        logs.append(predict_logs(subject.fitted, subject.X, classes=classes))
+        one, other, fitted = map(predict_class, logs)
+        share, usual = float(np.mean(one != fitted)), float(np.mean(one != other))
+        if share <= usual + _UNLIKE:
+            return ()
+        return (
+            f"The fitted model answers otherwise than one trained by the recipe about {share:.1%} "
+            f"of the records, another seed about {usual:.1%}: it was trained in another way, and "
+            "what was measured may be weaker than what it shows.",
+        )
 
     def _measure_threats(self) -> Arrays:
         subject, task = self.task.subject, self.task

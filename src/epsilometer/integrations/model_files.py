@@ -20,7 +20,7 @@ from epsilometer.audits.classifier.subject import read_model_file
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import Column, hash_file
 from epsilometer.files.spellings import read_spelled
-from epsilometer.files.tables import Table, take_words
+from epsilometer.files.tables import Table, spell_number, take_words
 from epsilometer.integrations.sklearn import TableModel
 from epsilometer.types import BoolArray, FloatArray
 
@@ -337,7 +337,7 @@ def _spell(label: Any) -> Iterator[str]:
     if isinstance(label, bool):
         yield from (str(int(label)), str(label).lower())
     elif isinstance(label, int | float):
-        yield f"{label:g}"
+        yield spell_number(label)
 
 
 def _read_member(column: Column) -> BoolArray:

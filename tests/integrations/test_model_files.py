@@ -96,7 +96,18 @@ def test_with_a_recipe_reference_models_are_trained_and_the_model_itself_is_atta
     ]
     assert {(attack.n_in, attack.n_out) for attack in attacks} == {(160, 80)}
     assert found.one(LeaveOneOut).measured == 5
-    assert "on the target" in " ".join(found.caveats)
+    said = " ".join(found.caveats)
+    assert "on the target" in said
+    assert "all 240 records, of which the fitted one saw 160" in said
+
+
+def test_a_recipe_alone_attacks_models_trained_by_it_and_says_so(folder: Path) -> None:
+    options = ["--recipe", "own", "--shadows", "4", "--remedies", "0", "--records", "sample:5"]
+    done = call(folder, "model.skops", *options, "--drop", "was")
+    assert done.exit_code in (1, 4), done.output
+    found = em.load(folder / "run")
+    assert found.find(MembershipFinding)[0].n_in == 4 * 120
+    assert "not the fitted one: nobody is known who was outside" in " ".join(found.caveats)
 
 
 def test_records_in_the_file_are_found_in_the_model_that_is_given(folder: Path) -> None:

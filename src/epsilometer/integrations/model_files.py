@@ -269,6 +269,8 @@ class FittedTable(TableModel):
         member = None if self.member is None else _read_member(table.column(self.member))
         left = {self.label, *({self.member} if self.member else ()), *self.drop}
         features, notes = _list_features(model, table.without(*left))
+        if self.recipe is not None:
+            notes = (*notes, _say_attacked(member, y.size))
         common = {
             "X": features,
             "y": y,
@@ -313,6 +315,20 @@ class FittedTable(TableModel):
             "groups": {name: take_words(table.column(name)) for name in self.group} or None,
             "feature_names": None if names is None else tuple(map(str, names)),
         }
+
+
+def _say_attacked(member: BoolArray | None, records: int) -> str:
+    """Say what was attacked, and of which model leave-one-out risk is."""
+    if member is None or member.all():
+        return (
+            "Models trained by the recipe were attacked, not the fitted one: nobody is known who "
+            "was outside it, which --member says."
+        )
+    return (
+        "The fitted model was attacked, with reference models trained by the recipe. Leave-one-out "
+        f"risk is that of a model trained by it on all {records:,} records, of which the fitted "
+        f"one saw {int(member.sum()):,}."
+    )
 
 
 def _match_labels(words: NDArray[Any], model: Any, name: str) -> NDArray[Any]:

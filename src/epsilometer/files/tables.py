@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,8 @@ def read_table(
     if is_url(path):
         if layout:
             raise InvalidArgument(f"Expected {' and '.join(layout)} of CSV only, got a database.")
-        found = _check_table(Table(tuple(read_sql(str(path), query))))
+        count = partial(_refuse_many, most=most)
+        found = _check_table(Table(tuple(read_sql(str(path), query, check=count))))
         _refuse_many(found.rows, most)
         return found
     if query is not None:

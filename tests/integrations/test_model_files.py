@@ -246,3 +246,22 @@ def test_false_alarms_of_the_losses_are_no_more_than_promised() -> None:
         subject = em.FittedClassifier(model, rows[:200], y[:200], member=member, published_as="api")
         alarms += em.audit(subject).verdict == "do not release"
     assert alarms <= 5  # Bin(40, 0.05) is above in 1.4 % of cases
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("bad.skops", b"no archive", "that can be loaded, got BadZipFile"),
+        ("bad.onnx", b"no model" * 9, "Expected a model in the file of ONNX"),
+        ("empty.onnx", b"", "that takes records, got no input"),
+        ("bad.pkl", b"\x80\x04no pickle", "that can be loaded"),
+        ("list.pkl", pickle.dumps([1]), "Expected a fitted classifier in 'list.pkl', got list"),
+    ],
+)
+def test_files_that_hold_no_model_are_refused_in_words(
+    name: str, content: bytes, said: str, folder: Path
+) -> None:
+    (folder / name).write_bytes(content)
+    done = call(folder, name, "--trust", "--member", "was")
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split()), done.output

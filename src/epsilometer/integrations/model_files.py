@@ -124,6 +124,8 @@ class OnnxClassifier:
             ) from error
         given = {each.name for each in model.graph.initializer}
         self._inputs = [each for each in model.graph.input if each.name not in given]
+        if not self._inputs:
+            raise InvalidArgument("Expected a model of ONNX that takes records, got no input.")
         if len(self._inputs) > 1:
             self.feature_names_in_ = np.array([each.name for each in self._inputs], object)
         else:
@@ -136,7 +138,13 @@ class OnnxClassifier:
         self.classes_ = np.array(_find_classes(model))
         _show_tensors(model)
         self._outputs = [each.name for each in model.graph.output][:2]
-        self._run = _make_session(model)
+        try:
+            self._run = _make_session(model)
+        except Exception as error:  # of either library
+            raise InvalidArgument(
+                f"Expected a model of ONNX that can be run, got {type(error).__name__}.",
+                withheld=str(error)[:300],
+            ) from error
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the classes: all else is in the bytes of the file, which are searched."""

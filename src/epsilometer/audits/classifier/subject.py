@@ -331,7 +331,7 @@ def read_model_file(path: Any) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise InvalidArgument(
-            f"Expected model_file that can be read, got {_validate.short(path)}: {error.strerror}."
+            f"Expected model_file that can be read, got {str(path)!r}: {error.strerror}."
         ) from error
 
 

@@ -1,9 +1,9 @@
 """Audits classifiers on tables of growing size with default options; writes ``large_tables.md``.
 
 ``python benchmarks/large_tables.py tree:45000`` measures one cell again and keeps the others, which
-are in large_tables.json; without arguments all are measured. XGBoost and LightGBM need to be
-installed. A cell that is interrupted goes on where it was, in a folder of WORK where that is set,
-and its CPU seconds are those of all its processes.
+are in large_tables.json; ``page`` measures none; without arguments all are measured. XGBoost and
+LightGBM need to be installed. A cell that is interrupted goes on where it was, in a folder of WORK
+where that is set, and its CPU seconds are those of all its processes.
 """
 
 import importlib.util
@@ -43,12 +43,13 @@ _TEXT = """# Classifiers on large tables
 Written by `python benchmarks/large_tables.py`; do not edit. `em.audit(em.Classifier(model, X, y))`
 with default options on {columns} columns of numbers, each model behind a `StandardScaler`. Each
 cell: CPU seconds of everything, the verdict, and how many records were left out. Up to 9 remedies
-that need new models are tried at 2,000 records, 2 at 8,000 and none above: of these, small tables
-cost more. *Growth* is the exponent of the records between {ends}, with no remedies at either: 1 is
-linear, and n log n has 1.1 there.
+that need new models are tried at 2,000 records, 2 at 8,000 and none above, so that small tables
+cost more than a curve through the large ones says. *Growth* is the exponent of the records between
+{ends}, where no remedies are tried: 1 is linear, n log n has 1.1.
 
-Measured on {machine}, one thread at a time while other programs ran; {memory:.1f} GiB at most. A
-dash is a cell that was not measured.
+Measured on {machine}, one
+thread at a time while other programs ran; {memory:.1f} GiB at most. A dash is a cell that was not
+measured: of these models it is not known yet how fast they are.
 
 | model | {sizes} | growth |
 | --- |{lines}
@@ -128,13 +129,14 @@ def read_cells() -> dict[str, Any]:
 def main() -> None:
     """Measure the cells that are asked for, and write the page of all, or print it."""
     models = dict([*list_models().items()][: choose_size(None, 2)])
-    cells = {}
-    for cell in ARGUMENTS or [f"{name}:{n}" for n in _SIZES for name in models]:
+    cells = read_cells()
+    wanted = ARGUMENTS or [f"{name}:{n}" for n in _SIZES for name in models]
+    for cell in [] if wanted == ["page"] else wanted:
         name, _, n = cell.rpartition(":")
         with tempfile.TemporaryDirectory() as fresh:
             work = Path(os.environ.get("WORK", fresh))
-            cells[cell] = measure(models[name], int(n), work / cell.replace(" ", "-"))
-        cells = {**read_cells(), **cells}
+            found = measure(models[name], int(n), work / cell.replace(" ", "-"))
+        cells = {**cells, **read_cells(), cell: found}
         if not TINY:
             _CELLS.write_text(json.dumps(cells, indent=1, sort_keys=True) + "\n", "utf-8")
     text = _TEXT.format(

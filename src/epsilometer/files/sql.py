@@ -29,7 +29,7 @@ def read_sql(
     Args:
         url: As SQLAlchemy takes it, without a password: the driver finds that in its own place.
         query: In SQL; None: all of the only table.
-        check: Is told how many rows there are before they are read, where they can be counted.
+        check: Receives how many rows there are before they are read, where they can be counted.
 
     Raises:
         InvalidArgument: The URL has a password, or several tables are there and no query.

@@ -1,12 +1,17 @@
 """Audits classifiers on tables of growing size with default options; writes ``large_tables.md``.
 
-``--most 8000`` leaves larger tables out. XGBoost and LightGBM are measured where installed.
+``python benchmarks/large_tables.py tree:45000`` measures one cell again and keeps the others, which
+are in large_tables.json; ``page`` measures none; without arguments all are measured. XGBoost and
+LightGBM need to be installed. A cell that is interrupted goes on where it was, in a folder of WORK
+where that is set, and its CPU seconds are those of all its processes.
 """
 
 import importlib.util
+import json
 import math
+import os
 import resource
-import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -15,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from results import machine
-from sizes import ARGUMENTS, choose_size, write_page
+from sizes import ARGUMENTS, TINY, choose_size, write_page
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
@@ -29,17 +34,22 @@ import epsilometer as em
 from epsilometer.findings import LeaveOneOut
 
 _PAGE = Path(__file__).resolve().parent / "large_tables.md"
-_SIZES = choose_size((2_000, 8_000, 45_000), (60, 120))
+_CELLS = _PAGE.with_suffix(".json")
+_SIZES = choose_size((2_000, 8_000, 22_500, 45_000), (60, 120))
 _COLUMNS = choose_size(60, 4)
 _REMEDIES = choose_size(None, 0)
 _TEXT = """# Classifiers on large tables
 
 Written by `python benchmarks/large_tables.py`; do not edit. `em.audit(em.Classifier(model, X, y))`
 with default options on {columns} columns of numbers, each model behind a `StandardScaler`. Each
-cell: CPU seconds of everything, the verdict, and how many records were left out. *Growth* is the
-exponent of the records between the two largest sizes: 1 is linear, and n log n has 1.1 there.
+cell: CPU seconds of everything, the verdict, and how many records were left out. Up to 9 remedies
+that need new models are tried at 2,000 records, 2 at 8,000 and none above, so that small tables
+cost more than a curve through the large ones says. *Growth* is the exponent of the records between
+{ends}, where no remedies are tried: 1 is linear, n log n has 1.1.
 
-Measured on {machine}, one core at a time; {memory:.1f} GiB at most.
+Measured on {machine}, one
+thread at a time while other programs ran; {memory:.1f} GiB at most. A dash is a cell that was not
+measured: of these models it is not known yet how fast they are.
 
 | model | {sizes} | growth |
 | --- |{lines}
@@ -74,36 +84,69 @@ def draw_table(n: int) -> tuple[Any, Any]:
     return features, (features[:, :5].sum(axis=1) + 2 * rng.normal(size=n) > 0).astype(int)
 
 
-def measure(make: Callable[[], Any], n: int) -> tuple[float, str]:
-    """Return CPU seconds of an audit, and what it says."""
+def measure(make: Callable[[], Any], n: int, folder: Path) -> dict[str, Any]:
+    """Return CPU seconds of an audit in all processes that worked on it, and what it says."""
+    spent = folder.with_suffix(".spent")
+    before = float(spent.read_text()) if spent.exists() else 0.0
     model = make_pipeline(StandardScaler(), make())
     begun = time.process_time()
-    subject = em.Classifier(model, *draw_table(n), remedies=_REMEDIES)
-    audit = em.audit(subject, engine=em.InProcess())
-    seconds = time.process_time() - begun
-    return seconds, f"{seconds:.0f}, {audit.verdict}, {audit.one(LeaveOneOut).measured:,}"
+    try:
+        subject = em.Classifier(model, *draw_table(n), remedies=_REMEDIES)
+        with threadpool_limits(1), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            audit = em.audit(subject, engine=em.InProcess(), out=folder)
+    finally:
+        seconds = before + time.process_time() - begun
+        spent.write_text(str(seconds))
+    return {
+        "seconds": seconds,
+        "verdict": audit.verdict,
+        "left_out": audit.one(LeaveOneOut).measured,
+        "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "machine": machine(),
+    }
+
+
+def write_row(name: str, cells: dict[str, Any]) -> str:
+    """Return a model's line of the table; a cell that was not measured is a dash."""
+    found = [cells.get(f"{name}:{n}") for n in _SIZES]
+    said = [
+        f"{cell['seconds']:.0f}, {cell['verdict']}, {cell['left_out']:,}" if cell else "–"
+        for cell in found
+    ]
+    growth = "–"
+    if found[-1] and found[-2]:
+        ratio = found[-1]["seconds"] / found[-2]["seconds"]
+        growth = f"{math.log(ratio) / math.log(_SIZES[-1] / _SIZES[-2]):.2f}"
+    return f"| {name} | {' | '.join(said)} | {growth} |"
+
+
+def read_cells() -> dict[str, Any]:
+    """Return what was measured before, also by other processes."""
+    return json.loads(_CELLS.read_text("utf-8")) if _CELLS.exists() and not TINY else {}
 
 
 def main() -> None:
-    """Write the page, or print it."""
-    most = int(ARGUMENTS[ARGUMENTS.index("--most") + 1]) if "--most" in ARGUMENTS else _SIZES[-1]
-    sizes = [n for n in _SIZES if n <= most]
-    rows = []
-    for name, make in [*list_models().items()][: choose_size(None, 2)]:
-        with threadpool_limits(1), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = [measure(make, n) for n in sizes]
-        *_, before, last = [seconds for seconds, _ in found]
-        growth = math.log(last / before) / math.log(sizes[-1] / sizes[-2])
-        rows.append(" | ".join([f"| {name}", *(said for _, said in found), f"{growth:.2f} |"]))
-        sys.stderr.write(f"{rows[-1]}\n")
+    """Measure the cells that are asked for, and write the page of all, or print it."""
+    models = dict([*list_models().items()][: choose_size(None, 2)])
+    cells = read_cells()
+    wanted = ARGUMENTS or [f"{name}:{n}" for n in _SIZES for name in models]
+    for cell in [] if wanted == ["page"] else wanted:
+        name, _, n = cell.rpartition(":")
+        with tempfile.TemporaryDirectory() as fresh:
+            work = Path(os.environ.get("WORK", fresh))
+            found = measure(models[name], int(n), work / cell.replace(" ", "-"))
+        cells = {**cells, **read_cells(), cell: found}
+        if not TINY:
+            _CELLS.write_text(json.dumps(cells, indent=1, sort_keys=True) + "\n", "utf-8")
     text = _TEXT.format(
         columns=_COLUMNS,
-        machine=machine(),
-        memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        sizes=" | ".join(f"{n:,} records" for n in sizes),
-        lines=" --- |" * (len(sizes) + 1),
-        rows="\n".join(rows),
+        machine="; ".join(sorted({cell["machine"] for cell in cells.values()})),
+        memory=max(cell["gib"] for cell in cells.values()),
+        ends=f"{_SIZES[-2]:,} and {_SIZES[-1]:,} records",
+        sizes=" | ".join(f"{n:,} records" for n in _SIZES),
+        lines=" --- |" * (len(_SIZES) + 1),
+        rows="\n".join(write_row(name, cells) for name in models),
     )
     write_page(_PAGE, text)
 

@@ -37,6 +37,7 @@ GROUPS = {
     "Subjects": (
         *("Scores", "ScoreCounts", "Runs", "TrainFunction", "ShuffledSGD", "DPSGD", "Federated"),
         *("Cosines", "GaussianMechanism", "Classifier", "Regressor", "Posterior", "Step"),
+        "FittedClassifier",
         "LanguageModel",
     ),
     "Results": (

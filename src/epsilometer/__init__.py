@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # "as" says that a name is for others too, to their type chec
         sufficient_noise as sufficient_noise,
     )
     from epsilometer.audits.posterior.disclosure import ReleaseForm as ReleaseForm
+    from epsilometer.audits.classifier.fitted.subject import FittedClassifier as FittedClassifier
     from epsilometer.audits.classifier.regression.subject import Regressor as Regressor
     from epsilometer.audits.classifier.subject import Classifier as Classifier
     from epsilometer.audits.dpsgd.subject import DPSGD as DPSGD
@@ -126,6 +127,7 @@ _HOME = {
     "audits.federated.cosine_audit": ("Cosines", "GaussianMechanism"),
     "audits.classifier.subject": ("Classifier",),
     "audits.classifier.regression.subject": ("Regressor",),
+    "audits.classifier.fitted.subject": ("FittedClassifier",),
     "audits.posterior.subject": ("Posterior",),
     "audits.step.subject": ("Step",),
     "audits.text.canaries": ("TextCanaries",),

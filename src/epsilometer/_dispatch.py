@@ -46,6 +46,7 @@ SUBJECTS: Registry[Any] = Registry(
         "GaussianMechanism": "epsilometer.audits.federated.cosine_audit",
         "Classifier": "epsilometer.audits.classifier.job",
         "Regressor": "epsilometer.audits.classifier.regression.job",
+        "FittedClassifier": "epsilometer.audits.classifier.fitted.job",
         "Posterior": "epsilometer.audits.posterior.subject",
         "Step": "epsilometer.audits.step.subject",
         "LanguageModel": "epsilometer.audits.text.subject",
@@ -111,8 +112,8 @@ def audit(
     Args:
         subject: What is audited: ``Scores``, ``ShuffledSGD``, ``TrainFunction``, ``Runs``,
             ``DPSGD``, ``Federated``, ``Cosines``, ``GaussianMechanism``, ``Classifier``,
-            ``Regressor``, ``Posterior``, ``Step``, ``LanguageModel``, or what another package
-            registers.
+            ``Regressor``, ``FittedClassifier``, ``Posterior``, ``Step``, ``LanguageModel``, or what
+            another package registers.
         claim: The claimed ε, a ``Claim``, or None.
         delta: δ; not needed beside a ``Claim``, which has one.
         confidence: With which all deciding bounds hold together.

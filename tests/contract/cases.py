@@ -164,6 +164,16 @@ def _regressor(_: Path) -> Any:
     return em.Regressor(KNeighborsRegressor(1), X[:150], y[:150], attacks=())
 
 
+def _fitted_classifier(_: Path) -> Any:
+    from sklearn.datasets import load_iris
+    from sklearn.tree import DecisionTreeClassifier
+
+    X, y = load_iris(return_X_y=True)  # noqa: N806
+    member = np.arange(150) % 2 == 0
+    tree = DecisionTreeClassifier(random_state=0).fit(X[member], y[member])
+    return em.FittedClassifier(tree, X, y, member=member)
+
+
 def _table(folder: Path) -> Any:
     from epsilometer.core.settings import from_settings
 
@@ -272,6 +282,12 @@ CASES = (
         ((None, judge.DO_NOT_RELEASE),),
         ("shadows", 1),
         options=_IN_PROCESS,
+    ),
+    Case(
+        "fitted classifier",
+        _fitted_classifier,
+        ((None, judge.DO_NOT_RELEASE),),
+        ("decimals", 0),
     ),
     Case(
         "table",

@@ -256,6 +256,16 @@ def _plant_regressor(_: Path) -> Planted:
     return Planted(subject, texts=(*NAMES, RARE, FEW), values=values, claim=None)
 
 
+def _plant_fitted(_: Path) -> Planted:
+    from sklearn.neighbors import KNeighborsClassifier
+
+    features, labels, _groups = _people()
+    member = np.arange(len(labels)) % 3 > 0
+    model = KNeighborsClassifier(1).fit(features[member], labels[member])
+    subject = em.FittedClassifier(model, features, labels, member=member)
+    return Planted(subject, texts=(RARE,), values=(features, labels), claim=None)
+
+
 def _plant_refits(_: Path) -> Planted:
     """An estimator that is refitted without each record, and warns of what it sees."""
     from sklearn.tree import DecisionTreeClassifier
@@ -346,6 +356,7 @@ SUBJECTS: Mapping[str, Callable[[Path], Planted]] = {
     "classifier, refitted": _plant_refits,
     "table": _plant_table,
     "regressor": _plant_regressor,
+    "fitted": _plant_fitted,
     "posterior": _plant_posterior,
     "step": _plant_step,
     "language model": _plant_language_model,

@@ -156,3 +156,9 @@ def test_names_are_those_of_functions_and_of_types_that_can_be_called() -> None:
     assert name_of(functools.partial(functools.partial(some, 1), 2)) == f"{here}.some"
     assert name_of(Settings(1.0)) == f"{here}.Settings"
     assert name_of(Settings(1.0).__call__) == f"{here}.Settings.__call__"
+
+
+def test_functions_of_numpy_count_by_their_names() -> None:
+    """A pipeline with FunctionTransformer(np.log1p) was refused: such a function has no parts."""
+    assert fingerprint([np.log1p]) == fingerprint([np.log1p])
+    assert fingerprint([np.log1p]) != fingerprint([np.log])

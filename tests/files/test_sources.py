@@ -117,6 +117,17 @@ def test_the_only_table_of_a_database_is_read(tmp_path: Path) -> None:
     assert few.rows == 2
 
 
+@pytest.mark.parametrize("query", [None, "SELECT age FROM people;", "SELECT age, town FROM people"])
+def test_rows_of_a_database_are_counted_before_they_are_read(
+    query: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = write_database(tmp_path / "people.db")
+    rows = read_table(url, query=query, most=100).rows
+    monkeypatch.setattr("epsilometer.files.sql.read_rows", lambda *_: pytest.fail("it was read"))
+    with pytest.raises(InvalidArgument, match=f"at most {rows - 1} records, got about {rows}"):
+        read_table(url, query=query, most=rows - 1)
+
+
 def test_a_database_is_never_changed(tmp_path: Path) -> None:
     url = write_database(tmp_path / "people.db")
     before = (tmp_path / "people.db").read_bytes()

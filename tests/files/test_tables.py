@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.files.tables import Column, Table, cut_at_quantiles, read_table
+from epsilometer.files.tables import (
+    Column,
+    Table,
+    cut_at_quantiles,
+    read_table,
+    take_words,
+)
 
 CSV = """age,job,pay,empty,mixed
 39,clerk,1.5,,1
@@ -86,3 +92,13 @@ def test_equal_shares_lie_in_every_bin(rng: np.random.Generator) -> None:
     assert np.unique(same.values).size == 1
     words = Column("w", np.array([0]), ("a",))
     assert cut_at_quantiles(words, 4) is words
+
+
+def test_numbers_that_differ_late_are_different_classes_and_groups() -> None:
+    codes = Column("code", np.array([1000001.0, 1000002.0, 0.1234567, 0.1234568, 1.0]))
+    assert take_words(codes).tolist() == ["1000001", "1000002", "0.1234567", "0.1234568", "1"]
+    times = np.repeat(1_600_000_000.0 + np.arange(8), 5)
+    cut = cut_at_quantiles(Column("time", times), 4)
+    assert cut.words is not None
+    assert len(set(cut.words)) == 4
+    assert len(set(take_words(cut).tolist())) == 4

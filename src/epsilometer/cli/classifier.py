@@ -16,11 +16,19 @@ from epsilometer.cli.options import (
     Suggested,
     audit_options,
     field_options,
+    option,
     policy_option,
 )
 from epsilometer.cli.policy import apply_policy
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.sklearn import MODELS, TableModel
+from epsilometer.integrations.model_files import (
+    ENDINGS,
+    OWN,
+    FittedTable,
+    is_model_file,
+    load_trusted,
+)
+from epsilometer.integrations.sklearn import MODELS
 
 _LIMITS: Limits = {
     "pdtp_limit": (PdtpAtMost, "limit", "Set the largest PDTP allowed for a record."),
@@ -31,11 +39,14 @@ _LIMITS: Limits = {
 
 @click.command()
 @click.argument("file", metavar="[TABLE]", required=False)
+@option("--data", metavar="TABLE", help="Read this table; the same as TABLE.")
 @field_options(
-    TableModel,
+    FittedTable,
     {
         "label": "Predict this column.",
-        "model": f"Train one of {', '.join(MODELS)}; or module:factory.",
+        "model": f"Train one of {', '.join(MODELS)}; module:factory; or load a file.",
+        "recipe": "Train models like a loaded one: own, or module:factory.",
+        "member": "Read from this column who a loaded model was trained on.",
         "drop": "Leave out this column; may be repeated.",
         "group": "Compare the groups of this column; may be repeated.",
         "encoding": "Set the text encoding, if detection fails.",
@@ -45,7 +56,8 @@ _LIMITS: Limits = {
         "rows": "Audit a model trained on N randomly drawn records.",
     },
     into="source",
-    special={"model": Suggested(*MODELS)},
+    special={"model": Suggested(*MODELS), "recipe": Suggested(OWN)},
+    defaults={"model": MODELS[0]},
     repeated=("drop", "group"),
 )
 @field_options(
@@ -76,6 +88,7 @@ _LIMITS: Limits = {
 @audit_options(config=True, claim=False, units=True, home="epsilometer-classifier")
 def classifier(
     file: str | None,
+    data: str | None,
     source: dict[str, Any],
     settings: dict[str, Any],
     options: Options,
@@ -96,9 +109,15 @@ def classifier(
     --published-as states what others receive: the model file, which is searched for records; an API
     that shows probabilities; or predicted labels only.
 
+    --model may be a fitted model: model.skops or model.onnx, or with --trust a .joblib or .pkl.
+    Reference models are trained by its --recipe; without one, only its losses are attacked.
+
     Example: epsilometer classifier people.csv --label income --published-as file
     """
     limits, options = apply_policy(policy, "classifier", limits, options)
+    if file is not None and data is not None:
+        raise InvalidArgument("Expected TABLE or --data TABLE, got both.")
+    file = data if file is None else file
     if (file is None) == (options.config is None):
         raise InvalidArgument("Expected TABLE or --config FILE.toml, got neither or both.")
     if file is not None:
@@ -110,8 +129,17 @@ def classifier(
                 "people depends on what of it others are given."
             )
         source = {"type": "table-model", "file": file, **source}
-    if ":" in source.get("model", ""):
-        source["model"] = import_function(source["model"])  # typed by the user, so trusted
+    fitted = is_model_file(source.get("model", ""))
+    if fitted:
+        _complete_fitted(source, settings, options)
+    elif unused := {"recipe", "member"} & set(source):
+        raise InvalidArgument(
+            f"Expected --{min(unused)} with --model FILE, a fitted model ({', '.join(ENDINGS)}), "
+            "got none."
+        )
+    for name in ("model", "recipe"):
+        if ":" in source.get(name, ""):
+            source[name] = import_function(source[name])  # typed by the user, so trusted
     if settings.get("attacks") == ("all",):
         settings["attacks"] = "all"
     rules = make_rules(
@@ -125,5 +153,28 @@ def classifier(
     )
     if rules:
         settings["rules"] = rules
-    call = make_call("Classifier", settings, options, source=source, seeded=True)
+    subject = "FittedClassifier" if fitted and "recipe" not in source else "Classifier"
+    call = make_call(subject, settings, options, source=source, seeded=True)
     end_audit(run_call(call, options), options)
+
+
+def _complete_fitted(source: dict[str, Any], settings: dict[str, Any], options: Options) -> None:
+    """Complete what was said of a fitted model; refuse what needs a recipe that is not known."""
+    source["type"] = "fitted-table"
+    if options.trust:
+        source["reader"] = load_trusted
+    if "model_file" in settings:
+        raise InvalidArgument("Expected no --model-file beside --model FILE, which is searched.")
+    if settings.get("published_as") != "file":
+        settings["model_file"] = None
+    if "recipe" in source:
+        return
+    if settings.get("attacks") == ("loss",):
+        del settings["attacks"]  # what is done without a recipe
+    unused = set(settings) - {"published_as", "decimals", "model_file"}
+    if unused:
+        name = min(unused).replace("_", "-")
+        raise InvalidArgument(
+            f"Expected --recipe own or module:factory with --{name}, got none: without a recipe no "
+            "model like the fitted one can be trained."
+        )

@@ -43,6 +43,7 @@ USES = {
     "dask": "--engine dask",
     "numba": "faster games of shuffle on a CPU; nothing stops without it",
     "parquet": "files that end in .parquet, .arrow or .feather",
+    "models": "fitted models that end in .skops or .onnx",
     "excel": "files that end in .xlsx",
     "sql": "tables of databases, by URL",
     "figures": "report --figures",

@@ -70,6 +70,7 @@ CHOICES: Registry[type] = Registry(
         "dropout-on-records": "epsilometer.cli.sources:DropoutOnRecords",
         "table-model": "epsilometer.integrations.sklearn:TableModel",
         "table-regressor": "epsilometer.integrations.sklearn:TableRegressor",
+        "fitted-table": "epsilometer.integrations.model_files:FittedTable",
         "federated-task": "epsilometer.audits.federated.source:FederatedTask",
         "saved-model": "epsilometer.integrations.huggingface.saved_model:SavedModel",
         "digits": "epsilometer.files.digits:Digits",
@@ -196,6 +197,11 @@ def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False
                 f"Expected {name}.source with its type, got none: score-file, say."
             )
         brought = source.load()
+        if strange := set(brought) - set(known):
+            raise InvalidArgument(
+                f"Expected a source of {name}, got {type(source).__name__}, which brings "
+                f"{', '.join(sorted(strange))} for another subject."
+            )
         for key in getattr(source, "STATES", ()):
             if isinstance(brought.get(key), Unstated):
                 check_answer(f"{name}.{key}", values.get(key), brought.pop(key))

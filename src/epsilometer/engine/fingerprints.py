@@ -1,5 +1,6 @@
 """Fingerprint the inputs of an audit, so that a run never continues with other inputs."""
 
+import copyreg
 import functools
 import hashlib
 import os
@@ -132,8 +133,9 @@ def _add_text(digest: _Digest, text: str) -> None:
 
 def _reduce(value: Any) -> list[Any]:
     """Return what a pickle would hold; pickles themselves differ by which parts are shared."""
+    registered = copyreg.dispatch_table.get(type(value))  # as NumPy does for np.log1p and such
     try:
-        parts = value.__reduce_ex__(4)
+        parts = value.__reduce_ex__(4) if registered is None else registered(value)
     except Exception as error:  # objects raise almost anything when asked for their contents
         raise InvalidArgument(
             f"Expected contents that can be compared, {type(value).__name__} has none ({error})."

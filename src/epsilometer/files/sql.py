@@ -1,7 +1,7 @@
 """Read a table, or the answer to a query, from a database by its URL."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,9 @@ def is_url(source: object) -> bool:
     return isinstance(source, str) and "://" in source
 
 
-def read_sql(url: str, query: str | None = None) -> list[Column]:
+def read_sql(
+    url: str, query: str | None = None, *, check: Callable[[int], None] = lambda rows: None
+) -> list[Column]:
     """Return the columns of a query's answer, or of the only table of a database.
 
     Rows are fetched in blocks; nothing but the answer is held.
@@ -27,6 +29,7 @@ def read_sql(url: str, query: str | None = None) -> list[Column]:
     Args:
         url: As SQLAlchemy takes it, without a password: the driver finds that in its own place.
         query: In SQL; None: all of the only table.
+        check: Receives how many rows there are before they are read, where they can be counted.
 
     Raises:
         InvalidArgument: The URL has a password, or several tables are there and no query.
@@ -46,7 +49,10 @@ def read_sql(url: str, query: str | None = None) -> list[Column]:
         engine = sqlalchemy.create_engine(at)
         try:
             with engine.connect() as connection:
-                asked = sqlalchemy.text(query or f"SELECT * FROM {_find_table(sqlalchemy, engine)}")
+                said = query or f"SELECT * FROM {_find_table(sqlalchemy, engine)}"
+                if (rows := _count_rows(sqlalchemy, connection, said)) is not None:
+                    check(rows)
+                asked = sqlalchemy.text(said)
                 answer = connection.execution_options(
                     stream_results=True, yield_per=_FETCHED
                 ).execute(asked)
@@ -79,6 +85,16 @@ def _find_table(sqlalchemy: Any, engine: Any) -> str:
         )
     quoted: str = engine.dialect.identifier_preparer.quote(tables[0])
     return quoted
+
+
+def _count_rows(sqlalchemy: Any, connection: Any, query: str) -> int | None:
+    """Return how many rows a query gives, without reading them; None where it cannot be counted."""
+    counted = f"SELECT COUNT(*) FROM ({query.strip().rstrip(';')}) AS counted"
+    try:
+        return int(connection.execute(sqlalchemy.text(counted)).scalar_one())
+    except Exception:  # what is wrong with the query is said of the query itself
+        connection.rollback()
+        return None
 
 
 def _limit_rows(answer: Any, width: int) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,9 @@ def cut_at_quantiles(column: Column, bins: int) -> Column:
     values = column.values.astype(np.float64)
     missing = np.isnan(values)
     edges = np.unique(np.quantile(values[~missing], np.linspace(0, 1, bins + 1)[1:-1]))
-    ends = ["", *(f"{edge:g}" for edge in edges), ""]
+    # As few digits as keep edges apart: bins of one name would be one group
+    digits = next((d for d in (6, 9, 12) if len({f"{e:.{d}g}" for e in edges}) == len(edges)), 17)
+    ends = ["", *(f"{edge:.{digits}g}" for edge in edges), ""]
     words = [f"{low}…{high}" for low, high in pairwise(ends)]
     places = np.searchsorted(edges, values, side="right")
     if missing.any():
@@ -91,11 +94,21 @@ def cut_at_quantiles(column: Column, bins: int) -> Column:
 
 
 def take_words(column: Column) -> NDArray[Any]:
-    """Return the text of each row: its word, or its number in few digits."""
+    """Return the text of each row: its word, or its number, with all digits that tell it apart."""
     if column.words is None:
-        return np.array([f"{value:g}" for value in column.values.tolist()])
+        return np.array([spell_number(value) for value in column.values.tolist()])
     found: NDArray[Any] = np.array(column.words)[column.values]
     return found
+
+
+def spell_number(value: float) -> str:
+    """Return a number as a text of its own: different numbers have different texts.
+
+    Example:
+        >>> spell_number(1.0), spell_number(1000001.0), spell_number(0.1)
+        ('1', '1000001', '0.1')
+    """
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
 def read_table(
@@ -132,7 +145,8 @@ def read_table(
     if is_url(path):
         if layout:
             raise InvalidArgument(f"Expected {' and '.join(layout)} of CSV only, got a database.")
-        found = _check_table(Table(tuple(read_sql(str(path), query))))
+        count = partial(_refuse_many, most=most)
+        found = _check_table(Table(tuple(read_sql(str(path), query, check=count))))
         _refuse_many(found.rows, most)
         return found
     if query is not None:

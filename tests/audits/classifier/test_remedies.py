@@ -1,5 +1,7 @@
 """Remedies are carried out and measured before anybody is told of them."""
 
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,3 +168,14 @@ def test_no_record_moves_a_step_by_more_than_one() -> None:
         left = np.delete(np.arange(100), record)
         part = PrivateClassifier(np.inf, steps=1, learning_rate=99).fit(X[left], y[left]).coef_
         assert np.linalg.norm(whole - part) <= 1 + 1e-9
+
+
+def test_what_is_trained_anew_is_not_looked_for_in_the_old_file(tmp_path: Path) -> None:
+    """A file that holds records would still be one after any remedy, and none would help."""
+    X, y = np.eye(8), np.arange(8) % 2  # noqa: N806
+    model = KNeighborsClassifier(1).fit(X, y)
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    subject = em.Classifier(model, X, y, model_file=tmp_path / "model.pkl", fitted=model)
+    tried = [*list_remedies(subject, np.arange(8), exposed=1)]
+    assert any(remedy.retrains for remedy in tried)
+    assert {(each.subject.model_file, each.subject.fitted) for each in tried} == {(None, None)}

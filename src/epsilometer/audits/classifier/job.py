@@ -49,6 +49,7 @@ from epsilometer.audits.classifier.sklearn_models import (
     FitEstimator,
     clone_with_seed,
     has_fixed_seed,
+    predict_logs,
     seed_globals,
     take_rows,
 )
@@ -84,6 +85,7 @@ _SIZES = 8  # number of the random stream that cuts records into parts
 _JUDGED = ("leave-one-out", "attacks", "file", "extraction")  # parts that rules look at
 _SEEDS = 20  # models that show how far predictions vary with the seed alone
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
+_UNLIKE = 0.05  # share of records at which a model like the recipe's answers as it does
 _CLOSER = 1000  # records at most, all of which are left out of the best remedy
 
 
@@ -213,30 +215,29 @@ class ClassifierJob:
             patience=subject.patience,
         )
 
-    def _fit_all(self) -> Any:
-        """Return the model that is to be published: trained on all records."""
+    def _find_published(self) -> tuple[Any, Any, IntArray]:
+        """Return the model that is to be published, and the records that it was trained on."""
         subject, task = self.task.subject, self.task
-        model = clone_with_seed(subject.estimator, task.seed, overwrite=False)
-        with seed_globals(task.seed), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the same as with each record left out, said there
-            return model.fit(subject.X, task.classes[task.codes])
+        model, rows = subject.fitted, np.ones(task.codes.size, bool)
+        if model is None or not hasattr(model, "fit"):  # of ONNX there are bytes alone
+            model = clone_with_seed(subject.estimator, task.seed, overwrite=False)
+            with seed_globals(task.seed), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the same as with each record left out, said there
+                model.fit(subject.X, task.classes[task.codes])
+        elif task.target is not None:
+            rows = task.target[1]
+        return model, take_rows(subject.X, rows), task.codes[rows]
 
     def _search_file(self) -> Arrays:
-        task, records = self.task, self.task.subject.X
-        model = self._fit_all()
-        leaks = search_model(model, records, task.codes, content=task.content, seed=task.seed)
+        task = self.task
+        leaks = search_model(*self._find_published(), content=task.content, seed=task.seed)
         return _list_leaks(leaks)
 
     def _search_answers(self) -> Arrays:
-        task, subject = self.task, self.task.subject
-        leaks = compute_from_answers(
-            self._fit_all(),
-            subject.X,
-            task.codes,
-            task.classes,
-            decimals=subject.shown,
-            seed=task.seed,
-        )
+        task = self.task
+        decimals, seed = task.subject.shown, task.seed
+        published = self._find_published()
+        leaks = compute_from_answers(*published, task.classes, decimals=decimals, seed=seed)
         return _list_leaks(leaks)
 
     def _leave_out(self) -> Arrays:
@@ -418,7 +419,25 @@ class ClassifierJob:
             log_proba = show_logs(log_proba, self.task.subject.shown)
             return [log_proba], member[None], find_mismatch(pool, log_proba, member)
         targets = range(pool.models // 2 * 2)  # whole pairs: every record is in half of them
-        return [*targets], pool.member[targets], ()
+        return [*targets], pool.member[targets], self._compare_fitted()
+
+    def _compare_fitted(self) -> tuple[str, ...]:
+        """Say where a model that was fitted elsewhere is unlike those that are trained here."""
+        subject, codes, classes = self.task.subject, self.task.codes, self.task.classes
+        if subject.fitted is None:
+            return ()
+        fit = FitEstimator(subject.estimator, classes)
+        logs = [fit(subject.X, codes, self.task.seed + other)(subject.X) for other in (0, 1)]
+        logs.append(predict_logs(subject.fitted, subject.X, classes=classes))
+        one, other, fitted = map(predict_class, logs)
+        share, usual = float(np.mean(one != fitted)), float(np.mean(one != other))
+        if share <= usual + _UNLIKE:
+            return ()
+        return (
+            f"The fitted model answers otherwise than one trained by the recipe about {share:.1%} "
+            f"of the records, another seed about {usual:.1%}: it was trained in another way, and "
+            "what was measured may be weaker than what it shows.",
+        )
 
     def _measure_threats(self) -> Arrays:
         subject, task = self.task.subject, self.task

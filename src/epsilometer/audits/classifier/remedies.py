@@ -69,8 +69,10 @@ def list_remedies(subject: Classifier, riskiest: IntArray, *, exposed: int) -> I
         >>> [each.action for each in list_remedies(subject, np.arange(8), exposed=0)][:2]
         ['Publish an API in place of the file.', 'Show 2 decimals, by an API.']
     """
+    # What is trained anew is no longer the model that was fitted elsewhere, nor in its file.
+    known = replace(subject, fitted=None, model_file=None)
     plain = replace(
-        subject, groups=None, record_names=None, variation=0, removal=0, remedies=0, records=None
+        known, groups=None, record_names=None, variation=0, removal=0, remedies=0, records=None
     )
     for action, changed in _show_less(plain):
         yield Remedy(action=action, subject=changed, retrains=False, watched=riskiest[:_WATCHED])
@@ -84,8 +86,7 @@ def list_remedies(subject: Classifier, riskiest: IntArray, *, exposed: int) -> I
 
 
 def _show_less(subject: Classifier) -> Iterator[_Change]:
-    api: dict[str, Any] = {"published_as": "api", "model_file": None}
-    api["rules"] = _without_file(subject, NoRecordInAnswers())
+    api = {"published_as": "api", "rules": _without_file(subject, NoRecordInAnswers())}
     if subject.published_as == "file":
         yield "Publish an API in place of the file.", replace(subject, **api)
     if subject.published_as != "labels":

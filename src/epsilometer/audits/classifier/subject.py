@@ -105,6 +105,8 @@ class Classifier:
         target: ln p of a model that is there already, shape ``(records, classes)``, and which of
             the records it was trained on: attacked in place of models of the pool, and compared
             with them.
+        fitted: The model that is to be published, fitted already to those records that ``target``
+            says, or to all: searched in place of one that is fitted here, and compared with it.
         show_records: Write row numbers of the riskiest records into the result; without it they
             are named by their rank alone, and ``records.csv`` in the run's directory says which
             they are.
@@ -148,6 +150,7 @@ class Classifier:
     categorical: ArrayLike | None = field(default=None, metadata=DATA)
     record_names: Sequence[str] | None = field(default=None, metadata=DATA)
     target: tuple[ArrayLike, ArrayLike] | None = field(default=None, metadata=DATA)
+    fitted: Any = field(default=None, metadata=DATA)
     show_records: bool = False
     title: str = ""
     caveats: tuple[str, ...] = ()
@@ -348,7 +351,7 @@ def read_model_file(path: Any) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise InvalidArgument(
-            f"Expected model_file that can be read, got {_validate.short(path)}: {error.strerror}."
+            f"Expected model_file that can be read, got {str(path)!r}: {error.strerror}."
         ) from error
 
 

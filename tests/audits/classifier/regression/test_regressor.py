@@ -87,6 +87,14 @@ def test_what_has_no_exact_way_is_refitted(estimator: Any) -> None:
     np.testing.assert_allclose(left.without[record], model.predict(X[[record]]), atol=1e-9)
 
 
+@pytest.mark.parametrize(("n", "left"), [(2_500, 500), (10_000, 200), (60_000, 40)])
+def test_of_large_tables_so_many_are_refitted_as_take_minutes(n: int, left: int) -> None:
+    X, y = people(n)  # noqa: N806
+    found = leave_out(DummyRegressor(strategy="median"), X, read_targets(y), engine=HERE)
+    assert (found.path, found.records.size, found.drawn) == ("refits", left, True)
+    assert f"{left} of {n:,} records were drawn" in found.caveats[-1]
+
+
 def audit(estimator: Any, n: int = 300, **settings: Any) -> em.Audit:
     return em.audit(em.Regressor(estimator, *people(n), **settings), engine=HERE)
 

@@ -22,7 +22,9 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
 _REFITTED = 2000  # records up to which all are refitted unasked
-_DRAWN = 500  # of more
+_DRAWN = 500  # of more, at most
+_FEWEST = 40  # of any number
+_ROWS = 2_000_000  # of all models that are fitted without a record
 _SHORT = 5.0  # seconds of a fit that may be timed twice
 
 
@@ -65,7 +67,8 @@ def leave_out(
 
     Guarantee: what ``path`` calls exact agrees with refitting; the same arguments give the same
         bytes. Without ``records``, all are left out of exact families and of tables of up to 2,000
-        records; of others 500 that are drawn by chance.
+        records; of others 500 that are drawn by chance, or so many that their number times that of
+        the records is 2 million, at least 40.
     Assumption: as of ``epsilometer.pdtp``.
 
     Example:
@@ -81,7 +84,8 @@ def leave_out(
     exact = read(inner.estimator, inner.features, targets) if read is not None else None
     wanted = records
     if records is None and exact is None and targets.records > _REFITTED:
-        wanted = f"sample:{_DRAWN}"
+        drawn = max(_FEWEST, min(_DRAWN, _ROWS // targets.records))
+        wanted = f"sample:{drawn}"
     chosen = choose_records(wanted, targets.records, seed=seed)
     if exact is not None:
         name, full, without = exact
@@ -109,8 +113,8 @@ def leave_out(
     caveats = [*inner.caveats, *found.caveats]
     if records is None and wanted is not None:
         caveats.append(
-            f"{_DRAWN} of {targets.records:,} records were drawn by chance and left out, since "
-            "each needs a fit of its own."
+            f"{chosen.records.size} of {targets.records:,} records were drawn by chance and left "
+            "out, since each needs a fit of its own."
         )
     return Left(
         records=chosen.records,

@@ -1,0 +1,1 @@
+"""Audit classifiers that were fitted elsewhere, of which no recipe is known."""

@@ -1,0 +1,209 @@
+"""Describe the audit of a classifier that was fitted elsewhere, and cannot be trained again."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from epsilometer import _validate
+from epsilometer.audits.classifier.kinds import check_kind
+from epsilometer.audits.classifier.release import (
+    RULES,
+    AdvantageAtMost,
+    CaughtAtMost,
+    NoRecordInFile,
+    PdtpAtMost,
+    ReleaseRule,
+)
+from epsilometer.audits.classifier.sklearn_models import (
+    check_choice,
+    count_rows,
+    predict_logs,
+    read_labels,
+)
+from epsilometer.audits.classifier.subject import PublishedAs, read_model_file
+from epsilometer.core.settings import DATA
+from epsilometer.engine.request import Request
+from epsilometer.errors import InvalidArgument
+from epsilometer.types import BoolArray, FloatArray
+
+_JUDGED = (NoRecordInFile, PdtpAtMost, AdvantageAtMost, CaughtAtMost)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedClassifier:
+    """A classifier that is fitted already, of which nobody can train another like it.
+
+    Its file is searched for records, and its losses on people inside are compared with those on
+    people outside. Without a recipe no reference model can be trained, so that stronger attacks and
+    leave-one-out risk are not measured: the usual rules never all pass. ``Classifier(fitted=…)``
+    audits a model whose recipe is known.
+
+    Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
+        attacks, and certain where records are in the file.
+    Assumption: one record per row; people outside are drawn from the same population as those
+        inside, and nobody chose them by the model's answers.
+
+    Attributes:
+        model: Fitted, with ``predict_proba`` and ``classes_`` as of scikit-learn.
+        X: Features as the model takes them: an array, a sparse matrix or a data frame.
+        y: Labels.
+        member: Which of the records it was trained on; None: all, so that no attack can be tried.
+        published_as: What others are given: ``"file"``, ``"api"`` or ``"labels"``.
+        model_file: The file that is to be published; its bytes are searched beside the model.
+        decimals: With how many decimals an API shows probabilities; None: all.
+        rules: By which it is judged; ``RULES`` by default.
+        title: What is audited, in words; the model's class by default.
+        caveats: What a reader must know beforehand.
+        source: Where the records came from, if from a file.
+
+    Example:
+        >>> import epsilometer as em
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.tree import DecisionTreeClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> member = np.arange(150) % 2 == 0
+        >>> tree = DecisionTreeClassifier(random_state=0).fit(X[member], y[member])
+        >>> audit = em.audit(em.FittedClassifier(tree, X, y, member=member))
+        >>> audit.verdict, audit.one(em.findings.MembershipFinding).attack
+        ('do not release', 'loss')
+    """
+
+    model: Any = field(metadata=DATA)
+    X: Any = field(metadata=DATA)
+    y: Any = field(metadata=DATA)
+    _: KW_ONLY
+    member: ArrayLike | None = field(default=None, metadata=DATA)
+    published_as: PublishedAs = "file"
+    model_file: Path | None = None
+    decimals: int | None = None
+    rules: Sequence[ReleaseRule] | ReleaseRule | None = None
+    title: str = ""
+    caveats: tuple[str, ...] = ()
+    source: Any = None
+
+    def __post_init__(self) -> None:
+        if not any(hasattr(self.model, name) for name in ("predict_proba", "decision_function")):
+            raise InvalidArgument(
+                "Expected a fitted model with predict_proba or decision_function, got "
+                f"{type(self.model).__name__}."
+            )
+        check_kind(self.model, "classifier")
+        check_choice(PublishedAs, published_as=self.published_as)
+        _validate.whole(1, decimals=1 if self.decimals is None else self.decimals)
+        if self.decimals is not None and self.published_as != "api":
+            raise InvalidArgument(
+                f"Expected decimals with published_as='api', got published_as="
+                f"{self.published_as!r}: whoever has the file has all digits, and a label has none."
+            )
+        if isinstance(self.rules, ReleaseRule):
+            object.__setattr__(self, "rules", (self.rules,))
+        if not self.deciding_rules:
+            raise InvalidArgument("Expected at least one rule in rules, got none.")
+        for rule in self.deciding_rules:
+            if not isinstance(rule, _JUDGED):
+                known = ", ".join(kind.__name__ for kind in _JUDGED)
+                raise InvalidArgument(f"Expected rules of {known}, got {_validate.short(rule)}.")
+
+    @property
+    def deciding_rules(self) -> tuple[ReleaseRule, ...]:
+        """The rules that decide: those given, or the usual ones."""
+        if isinstance(self.rules, Sequence):
+            return tuple(self.rules)
+        file = self.published_as == "file"
+        return tuple(rule for rule in RULES if file or not isinstance(rule, NoRecordInFile))
+
+    @property
+    def shown(self) -> int | None:
+        """Decimals of probabilities that others see; None: all of them; −1: the class alone."""
+        return -1 if self.published_as == "labels" else self.decimals
+
+
+class FittedTask:
+    """A fitted classifier's settings, and what follows from them and its records.
+
+    Attributes:
+        subject: The settings.
+        classes: The labels, in order.
+        codes: Positions of the records' labels among them.
+        member: Who the model was trained on.
+        content: Bytes of the model's file, if there is one.
+        confidence: Of the verdict.
+        seed: From which all randomness follows.
+    """
+
+    def __init__(self, subject: FittedClassifier, request: Request) -> None:
+        if request.claim is not None:
+            raise InvalidArgument(
+                "Expected no claim for FittedClassifier: its rules decide whether it may be "
+                "released."
+            )
+        if request.until is not None:
+            raise InvalidArgument(
+                f"Expected no until for FittedClassifier, got {request.until!r}: its rules are "
+                "applied when all is measured."
+            )
+        self.subject = subject
+        self.classes, self.codes = read_labels(subject.y)
+        n = self.codes.size
+        if count_rows(subject.X) != n:
+            raise InvalidArgument(
+                f"Expected as many rows in X as labels in y, got {count_rows(subject.X)} and {n}."
+            )
+        self.member: BoolArray = np.ones(n, bool)
+        if subject.member is not None:
+            given = np.asarray(subject.member)
+            if given.shape != (n,) or not np.isin(given, (0, 1)).all():
+                raise InvalidArgument(
+                    f"Expected a truth value for each of {n} records in member, got "
+                    f"{given.dtype} of shape {given.shape}."
+                )
+            self.member = given.astype(bool)
+        if not self.member.any():
+            raise InvalidArgument("Expected records that the model was trained on, got none.")
+        self.content = None if subject.model_file is None else read_model_file(subject.model_file)
+        if not self.parts:
+            raise InvalidArgument(
+                "Expected records that the model was not trained on, found none: without a recipe "
+                "attacks compare both. Say in member who was in, or give the recipe."
+            )
+        self.confidence, self.seed = request.confidence, request.seed
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the work, in order."""
+        wanted = {
+            "attacks": not self.member.all(),
+            "file": any(isinstance(rule, NoRecordInFile) for rule in self.subject.deciding_rules),
+        }
+        return tuple(part for part, needed in wanted.items() if needed)
+
+
+def predict_shown(
+    model: Any,
+    X: Any,  # noqa: N803 - as in scikit-learn
+    classes: Any,
+    *,
+    labels: bool,
+) -> FloatArray:
+    """Return ln p of a fitted model for every record; of its labels alone, 0 and −inf.
+
+    Raises:
+        InvalidArgument: The model does not take these records.
+    """
+    try:
+        if labels and hasattr(model, "predict"):
+            answered = np.asarray(model.predict(X)).ravel()[:, None] == classes
+            return np.where(answered, 0.0, -np.inf)
+        return predict_logs(model, X, classes=classes)
+    except InvalidArgument:
+        raise
+    except Exception as error:  # of any library
+        raise InvalidArgument(
+            f"Expected records as the model was fitted to them, {type(model).__name__} refuses "
+            "these: other columns, other words, or gaps.",
+            withheld=str(error)[:300],
+        ) from error

@@ -2,8 +2,6 @@
 
 import json
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +13,19 @@ PEERS = sorted(path.stem for path in (BENCHMARKS / "peers").glob("*.txt"))
 
 
 @pytest.fixture(name="modules")
-def _modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def _modules() -> Any:
     """Modules of ``benchmarks``, as its scripts import them."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
     import comparison
     import comparison_page
     import measurement
     import questions
 
-    yield {
+    return {
         "comparison": comparison,
         "page": comparison_page,
         "measurement": measurement,
         "questions": questions,
     }
-    for name in set(sys.modules) - before:  # names like "results" are others' too
-        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
 
 
 def _raw() -> Any:

@@ -1,7 +1,5 @@
 """One run beside a peer: in every setting ours is no worse, and still what was measured."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +9,10 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(name="one_run")
-def _one_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
+def _one_run() -> Any:
     import one_run
 
-    yield one_run
-    for name in set(sys.modules) - before:
-        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    return one_run
 
 
 def test_ours_is_never_below_the_peer(one_run: Any) -> None:

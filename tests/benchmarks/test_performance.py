@@ -3,7 +3,6 @@
 import importlib
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(name="performance")
-def _performance(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def _performance(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sys, "argv", ["performance.py"])
-    before = set(sys.modules)
-    yield importlib.import_module("performance")
-    for name in set(sys.modules) - before:  # names like "results" are others' too
-        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    return importlib.import_module("performance")
 
 
 def test_the_page_is_what_was_measured(performance: Any) -> None:

@@ -1,8 +1,6 @@
 """The grid of power: in every setting ours is no worse than what a peer proves, and still so."""
 
 import math
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +10,10 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(name="power")
-def _power(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
+def _power() -> Any:
     import power
 
-    yield power
-    for name in set(sys.modules) - before:
-        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    return power
 
 
 def test_ours_is_no_worse_than_any_valid_call(power: Any) -> None:

@@ -22,17 +22,10 @@ def test_runs_at_a_tiny_size(
     script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pages = {page: page.read_bytes() for page in BENCHMARKS.glob("*.md")}
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setattr(sys, "argv", [str(script), "--tiny"])
-    loaded = set(sys.modules)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of frameworks about themselves, and of tiny data
-            runpy.run_path(str(script), run_name="__main__")
-    finally:
-        for name in set(sys.modules) - loaded:  # "sizes" remembers how it was called
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
-                del sys.modules[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of frameworks about themselves, and of tiny data
+        runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out.strip()
     assert {page: page.read_bytes() for page in BENCHMARKS.glob("*.md")} == pages
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +16,12 @@ PROGRAMS = {program.title: program for program in list_programs("step")}
 
 
 @pytest.fixture(name="modules")
-def _modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
+def _modules() -> Any:
     import zoo_answers
     import zoo_peers
     import zoo_peers_page
 
-    yield {"peers": zoo_peers, "page": zoo_peers_page, "answers": zoo_answers}
-    for name in set(sys.modules) - before:
-        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    return {"peers": zoo_peers, "page": zoo_peers_page, "answers": zoo_answers}
 
 
 def test_a_right_step_shifts_by_its_clipping_norm_at_most(modules: Any) -> None:

@@ -15,7 +15,7 @@ from epsilometer.cli.main import main
 from epsilometer.core.settings import from_settings
 from epsilometer.errors import InvalidArgument
 from epsilometer.findings import LeaveOneOut, MembershipFinding, RuleFinding
-from epsilometer.integrations.model_files import FittedTable, load_safely, load_trusted
+from epsilometer.integrations.sklearn.model_files import FittedTable, load_safely, load_trusted
 
 pytest.importorskip("sklearn")
 pd = pytest.importorskip("pandas")
@@ -70,7 +70,7 @@ def outcomes(audit: em.Audit) -> dict[str, str]:
 
 
 def test_without_a_recipe_losses_are_attacked_and_nothing_is_cleared(folder: Path) -> None:
-    done = call(folder, "model.skops", "--member", "was")
+    done = call(folder, "model.skops", "--member", "was", published_as="labels")
     found = em.load(folder / "run")
     assert done.exit_code == 4, done.output
     (attack,) = found.find(MembershipFinding)
@@ -79,6 +79,12 @@ def test_without_a_recipe_losses_are_attacked_and_nothing_is_cleared(folder: Pat
     assert "attacked by its losses alone" in " ".join(found.caveats)
     assert "reference models" in found.find(RuleFinding)[1].finding + " ".join(found.caveats)
     assert "--recipe own" in found.advice[0]
+
+
+def test_records_are_computed_from_the_answers_of_a_fitted_model(folder: Path) -> None:
+    done = call(folder, "model.skops", "--member", "was")
+    assert done.exit_code == 1, done.output
+    assert outcomes(em.load(folder / "run"))["no record computed from answers"] == "fail"
 
 
 def test_with_a_recipe_reference_models_are_trained_and_the_model_itself_is_attacked(
@@ -138,7 +144,7 @@ def test_a_pickle_runs_nothing_unless_it_is_trusted(folder: Path) -> None:
     (folder / "nearest.pkl").write_bytes(pickle.dumps(Bomb()))
     settings = json.loads((folder / "run" / "result.json").read_text())["provenance"]["settings"]
     assert settings["source"]["reader"] == {
-        "function": "epsilometer.integrations.model_files:load_trusted"
+        "function": "epsilometer.integrations.sklearn.model_files:load_trusted"
     }
     settings["source"] |= {"file": str(folder / "people.csv"), "model": str(folder / "nearest.pkl")}
     with pytest.raises(InvalidArgument, match="Expected --trust"):

@@ -21,14 +21,14 @@ from epsilometer.cli.options import (
 )
 from epsilometer.cli.policy import apply_policy
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.model_files import (
+from epsilometer.integrations.sklearn import MODELS
+from epsilometer.integrations.sklearn.model_files import (
     ENDINGS,
     OWN,
     FittedTable,
     is_model_file,
     load_trusted,
 )
-from epsilometer.integrations.sklearn import MODELS
 
 _LIMITS: Limits = {
     "pdtp_limit": (PdtpAtMost, "limit", "Set the largest PDTP allowed for a record."),

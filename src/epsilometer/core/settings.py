@@ -70,7 +70,7 @@ CHOICES: Registry[type] = Registry(
         "dropout-on-records": "epsilometer.cli.sources:DropoutOnRecords",
         "table-model": "epsilometer.integrations.sklearn:TableModel",
         "table-regressor": "epsilometer.integrations.sklearn:TableRegressor",
-        "fitted-table": "epsilometer.integrations.model_files:FittedTable",
+        "fitted-table": "epsilometer.integrations.sklearn.model_files:FittedTable",
         "federated-task": "epsilometer.audits.federated.source:FederatedTask",
         "saved-model": "epsilometer.integrations.huggingface.saved_model:SavedModel",
         "digits": "epsilometer.files.digits:Digits",

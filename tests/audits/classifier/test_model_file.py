@@ -18,8 +18,9 @@ import pytest
 from scipy import sparse
 
 import epsilometer as em
+from epsilometer.audits.classifier.leaks import Leak
 from epsilometer.audits.classifier.model_bytes import read_objects
-from epsilometer.audits.classifier.model_file import Leak, search_model
+from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.model_state import Unread, walk_state
 from epsilometer.findings import RuleFinding
 from epsilometer.rules import NoRecordInFile

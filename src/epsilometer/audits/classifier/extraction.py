@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from epsilometer.audits.classifier.attacks.shadows import show_logs
-from epsilometer.audits.classifier.model_file import Leak
+from epsilometer.audits.classifier.leaks import Leak
 from epsilometer.audits.classifier.model_tables import follow_records
 from epsilometer.audits.classifier.rebuilding import rebuild_records
 from epsilometer.audits.classifier.sklearn_models import identify, predict_logs, take_rows

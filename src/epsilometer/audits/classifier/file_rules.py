@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from epsilometer.audits.classifier.model_file import Leak
+from epsilometer.audits.classifier.leaks import Leak
 from epsilometer.core.findings import Outcome, RuleFinding
 
 IN_FILE = "no record in the model's file"

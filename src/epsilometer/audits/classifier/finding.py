@@ -14,6 +14,7 @@ from epsilometer.audits.classifier.advice import PartSummary, advise, rank_remed
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
 from epsilometer.audits.classifier.file_rules import IN_FILE
 from epsilometer.audits.classifier.groups import GroupedRisk, compare_groups
+from epsilometer.audits.classifier.leaks import read_leaks
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
     Changes,
@@ -22,7 +23,6 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
     show,
 )
 from epsilometer.audits.classifier.leave_one_out.screens import CITES
-from epsilometer.audits.classifier.model_file import Leak
 from epsilometer.audits.classifier.outliers import explain_records
 from epsilometer.audits.classifier.release import (
     Attacked,
@@ -81,7 +81,7 @@ class PartResults:
         subject, arrays = self.task.subject, self.found["leave-one-out"]
         at, floor = self._changes(), self._floor()
         rules, attacks = self.apply_rules()
-        kinds = [leak.kind for leak in self._list_leaks("file") or ()]
+        kinds = [leak.kind for leak in read_leaks(self.found.get("file")) or ()]
         size = self.task.codes.size
         grave = {rule: weigh_rule(rule, size, kinds) for rule in rules if rule.outcome == "fail"}
         rules = tuple(sorted(rules, key=lambda rule: -grave.get(rule, 0.0)))
@@ -132,8 +132,8 @@ class PartResults:
             screened=left_out["screened"],
             attacks=self._list_attacks(),
             mismatch=" ".join(self._mismatch),
-            leaks=self._list_leaks("file"),
-            answers=self._list_leaks("extraction"),
+            leaks=read_leaks(self.found.get("file")),
+            answers=read_leaks(self.found.get("extraction")),
             doubt=" ".join(map(str, left_out["doubts"])),
             threats=list_threats(self.found.get("threats", {}), self._threats),
         )
@@ -257,18 +257,6 @@ class PartResults:
     def _floor(self) -> FloatArray | None:
         """Return what another seed alone changes, seen through as many decimals."""
         return self._changes("null").risk if self.found["leave-one-out"]["null"].size else None
-
-    def _list_leaks(self, part: str) -> list[Leak] | None:
-        """Return what the model's file tells, or its answers; None where that was not tried."""
-        if part not in self.found:
-            return None
-        found = self.found[part]
-        return [
-            Leak(kind=str(kind), records=int(records), finding=str(finding))  # type: ignore[arg-type]
-            for kind, records, finding in zip(
-                found["kinds"], found["records"], found["findings"], strict=True
-            )
-        ]
 
     @property
     def _mismatch(self) -> list[str]:
@@ -466,7 +454,7 @@ class PartResults:
                 "than another seed does, and are not counted. Whoever learns the seed sees them."
             )
         for part in ("file", "extraction"):
-            leaks = self._list_leaks(part) or ()
+            leaks = read_leaks(self.found.get(part)) or ()
             caveats += [leak.finding for leak in leaks if leak.kind == "statistics"]
         if self._remedies():
             usual = np.bincount(self.task.codes).max() / self.task.codes.size

@@ -31,17 +31,18 @@ from epsilometer.audits.classifier.attacks.shadows import (
     shadow_pool,
     show_logs,
 )
+from epsilometer.audits.classifier.attacks.shown import measure_held_out, measure_shown
 from epsilometer.audits.classifier.doubts import find_doubts
 from epsilometer.audits.classifier.extraction import compute_from_answers
 from epsilometer.audits.classifier.finding import PartResults, sum_up_parts
+from epsilometer.audits.classifier.leaks import write_leaks
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
-    SHOWN,
     Pdtp,
     pdtp,
     predict_class,
 )
 from epsilometer.audits.classifier.leave_one_out.screens import screen_pool
-from epsilometer.audits.classifier.model_file import Leak, search_model
+from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.remedies import Remedy, list_remedies
 from epsilometer.audits.classifier.removal import plan_removal
 from epsilometer.audits.classifier.seeds import measure_spread, take_odds
@@ -62,7 +63,6 @@ from epsilometer.audits.classifier.subject import (
 )
 from epsilometer.audits.classifier.threats.measuring import measure_threats
 from epsilometer.core.audit import Audit
-from epsilometer.core.scores import Scores
 from epsilometer.engine.code import find_code
 from epsilometer.engine.engines import Engine, Local
 from epsilometer.engine.events import Listener
@@ -73,7 +73,6 @@ from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays, check_arrays
 from epsilometer.errors import EpsilometerError
-from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 SUBJECTS = (Classifier,)
@@ -231,14 +230,14 @@ class ClassifierJob:
     def _search_file(self) -> Arrays:
         task = self.task
         leaks = search_model(*self._find_published(), content=task.content, seed=task.seed)
-        return _list_leaks(leaks)
+        return write_leaks(leaks)
 
     def _search_answers(self) -> Arrays:
         task = self.task
         decimals, seed = task.subject.shown, task.seed
         published = self._find_published()
         leaks = compute_from_answers(*published, task.classes, decimals=decimals, seed=seed)
-        return _list_leaks(leaks)
+        return write_leaks(leaks)
 
     def _leave_out(self) -> Arrays:
         subject, records = self.task.subject, self.task.records
@@ -561,38 +560,6 @@ class ClassifierJob:
 
     def _stream(self, *key: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence(self.task.seed, spawn_key=(2, *key)))
-
-
-def _list_leaks(leaks: Sequence[Leak]) -> Arrays:
-    return {
-        "kinds": np.array([leak.kind for leak in leaks], np.str_),
-        "records": np.array([leak.records for leak in leaks], np.int64),
-        "findings": np.array([leak.finding for leak in leaks], np.str_),
-    }
-
-
-def measure_held_out(pool: ShadowPool) -> float:
-    """Return the accuracy of all models on records that they were not trained on, as shown."""
-    right = np.stack([predict_class(each) == pool.labels for each in pool.log_proba])
-    return float(right[~pool.member].mean())
-
-
-def measure_shown(pool: ShadowPool) -> FloatArray:
-    """Return TPR − FPR of a threshold on the own class's shown probability, for ``SHOWN``.
-
-    The simplest attack, on what is left of probabilities: the best threshold over all models of
-    the pool, so that these numbers are to be compared with each other, not with a limit.
-    """
-    advantages = []
-    for decimals in SHOWN:
-        values = []
-        for each in pool.log_proba:
-            log_proba = each.astype(np.float64)
-            values.append(show_logs(log_proba, decimals)[np.arange(pool.records), pool.labels])
-        scores = np.stack(values)
-        curve = tradeoff_curve(Scores(scores[pool.member], scores[~pool.member]))
-        advantages.append(float(np.max(1 - curve.fnr - curve.fpr)))
-    return np.array(advantages)
 
 
 @dataclass(frozen=True)

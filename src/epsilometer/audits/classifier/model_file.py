@@ -8,11 +8,12 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from epsilometer.audits.classifier.leaks import Kind, Leak
 from epsilometer.audits.classifier.model_bytes import (
     count_in_bytes,
     find_in_text,
@@ -44,7 +45,6 @@ from epsilometer.audits.classifier.sklearn_models import (
 )
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-Kind: TypeAlias = Literal["rows", "one person", "rebuilt", "unread", "statistics"]
 _LARGEST = 1 << 27  # cells of an array that is looked through
 _VALUES = 3  # values of a list from which it may be a column's
 _TRIED = 5  # columns of one record each that are tried by fitting again
@@ -60,23 +60,6 @@ _LABELS = (
 )  # attributes that hold classes, not features
 _SAME = 0.5  # share of a model's parameters that are in its file
 _BLOB = 64  # bytes of which it is said that they were not understood
-
-
-@dataclass(frozen=True, kw_only=True)
-class Leak:
-    """What of single records is in a model's file.
-
-    Attributes:
-        kind: Training rows; parts of the model that belong to one record; records that whoever
-            knows all others computes; parts that could not be searched; statistics of many
-            records, and other remarks.
-        records: How many records that concerns.
-        finding: What is where, in a sentence without any value.
-    """
-
-    kind: Kind
-    records: int
-    finding: str
 
 
 def search_model(

@@ -17,7 +17,7 @@ from epsilometer.audits.classifier.file_rules import (
     limit_answers,
     limit_file,
 )
-from epsilometer.audits.classifier.model_file import Leak
+from epsilometer.audits.classifier.leaks import Leak
 from epsilometer.audits.classifier.threats.threat import Threat, limit_threats
 from epsilometer.core.findings import MembershipFinding, Outcome, RuleFinding
 from epsilometer.errors import InvalidArgument

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.audits.classifier.attacks.shadow_attacks import fit_normals, lira
+from epsilometer.audits.classifier.attacks.normals import fit_normals
+from epsilometer.audits.classifier.attacks.shadow_attacks import lira
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, own_and_rest
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray

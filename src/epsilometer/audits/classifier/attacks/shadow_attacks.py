@@ -15,7 +15,7 @@ be told is a keyword. ``ATTACKS`` registers them by name.
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -25,6 +25,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores
+from epsilometer.audits.classifier.attacks.normals import (
+    LEAST_VARIANCE,
+    Centre,
+    Variance,
+    fit_normals,
+)
 from epsilometer.audits.classifier.attacks.shadows import (
     FLOOR,
     ShadowPool,
@@ -41,15 +47,10 @@ from epsilometer.types import BoolArray, FloatArray
 Rng: TypeAlias = np.random.Generator
 Attack: TypeAlias = Callable[[ShadowPool, int | FloatArray, Rng], RecordScores]
 Statistic: TypeAlias = Literal["loss", "confidence"]
-Variance: TypeAlias = Literal["auto", "record", "global"]
-Centre: TypeAlias = Literal["mean", "median"]
 _FEW = 10  # shadows' records on a side below which a class has the common threshold
 _DIGITS = 6  # of p: ln p is kept in single precision, and bins must not be crossed by that
 _LEAST_P = 1e-12  # unbinned p count as at least this much
 _ENOUGH = 32  # models on a side from which each record may have a variance of its own
-_BLOCK = 2**12  # records that are looked at together
-_LEAST_VARIANCE = 1e-8  # added to each: models that never differ are not infinitely sure
-_LN_2PI = math.log(2 * math.pi)
 _HIDDEN, _RATE, _EPOCHS, _BATCH = 32, 0.01, 30, 256  # the paper's but for the batch, not given
 _MOMENTS = (0.9, 0.999)  # of Adam
 
@@ -256,26 +257,6 @@ def _bin(p: FloatArray) -> FloatArray:
     return bin_centres(np.round(p, _DIGITS))
 
 
-@dataclass(frozen=True, eq=False)
-class Normals:
-    """A normal law for each record: what one side of the shadows says.
-
-    Attributes:
-        mean: Shape ``(n,)``.
-        variance: Shape ``(n,)``, or one for all.
-    """
-
-    mean: FloatArray
-    variance: FloatArray
-
-    def log_density(self, values: FloatArray) -> FloatArray:
-        """Return ln of the density at one value per record."""
-        variance = self.variance + _LEAST_VARIANCE
-        return np.asarray(
-            -0.5 * (_LN_2PI + np.log(variance) + (values - self.mean) ** 2 / variance)
-        )
-
-
 def lira(
     pool: ShadowPool,
     target: int | ArrayLike,
@@ -329,7 +310,7 @@ def lira(
         values = inside.log_density(seen) - outside.log_density(seen)
     else:
         (outside,) = fits
-        values = (seen - outside.mean) / np.sqrt(outside.variance + _LEAST_VARIANCE)
+        values = (seen - outside.mean) / np.sqrt(outside.variance + LEAST_VARIANCE)
     return RecordScores(
         attack=f"LiRA, {'online' if online else 'offline'}",
         values=values,
@@ -338,51 +319,6 @@ def lira(
         f"{shadows.models} shadows",
         cites=("carlini2022",),
     )
-
-
-def fit_normals(
-    values: FloatArray, where: BoolArray, *, variance: Variance, centre: Centre = "mean"
-) -> Normals:
-    """Fit a normal law for each record to some of its models.
-
-    A record without any such model has the mean of the others' centres and standard deviations.
-
-    Args:
-        values: Confidences, shape ``(models, n)``.
-        where: Which models count for each record, shape ``(models, n)``.
-        variance: Of each record's own models, or of all together about their own centres.
-        centre: Mean or median.
-
-    Example:
-        >>> fit = fit_normals(np.array([[0.0], [20.0]]), np.ones((2, 1), bool), variance="record")
-        >>> fit.mean, fit.variance
-        (array([10.]), array([100.]))
-    """
-    counts = where.sum(axis=0)
-    if not counts.any():
-        raise InvalidArgument("Expected some model on this side for some record, got none.")
-    some = counts > 0
-    each = np.maximum(counts, 1)
-    middle = mean = np.sum(values, axis=0, where=where, dtype=np.float64) / each
-    if centre == "median":
-        middle = np.zeros(counts.size)
-        middle[some] = np.nanmedian(np.where(where, values, np.nan)[:, some], axis=0)
-    middle = np.where(some, middle, middle[some].mean())
-    if variance == "global":
-        apart = values[where] - np.broadcast_to(middle, where.shape)[where]
-        return Normals(middle, np.asarray(apart.var()))
-    spread = np.empty(counts.size)
-    for block in _divide_records(counts.size):
-        apart = values[:, block] - mean[block]
-        spread[block] = np.square(apart, out=apart).sum(axis=0, where=where[:, block])
-    spread /= each
-    absent = np.sqrt(spread[some]).mean() ** 2
-    return Normals(middle, np.where(some, spread, absent))
-
-
-def _divide_records(count: int) -> Iterator[slice]:
-    """Yield blocks of records, whose values of all models stay in a cache."""
-    return (slice(start, start + _BLOCK) for start in range(0, count, _BLOCK))
 
 
 def rmia(

@@ -9,14 +9,16 @@ import msgspec
 import numpy as np
 
 from epsilometer.audits.classifier.attacks.shadows import show_logs
+from epsilometer.audits.classifier.extraction import compute_from_answers
 from epsilometer.audits.classifier.fitted.subject import (
     FittedClassifier,
     FittedTask,
     predict_shown,
 )
 from epsilometer.audits.classifier.job import CallerProcess
+from epsilometer.audits.classifier.leaks import Leak, read_leaks, write_leaks
 from epsilometer.audits.classifier.leave_one_out.pdtp import predict_class
-from epsilometer.audits.classifier.model_file import Leak, search_model
+from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.release import Attacked, Measured, apply_rules, weigh_rule
 from epsilometer.audits.classifier.sklearn_models import take_rows
 from epsilometer.core import judge
@@ -28,6 +30,7 @@ from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
 from epsilometer.engine.run import Done, Unwatched, Watch
 from epsilometer.engine.shards import Arrays
+from epsilometer.types import IntArray
 
 SUBJECTS = (FittedClassifier,)
 _LOSSES = (
@@ -71,7 +74,8 @@ class FittedJob:
 
     def unit(self, index: int) -> Arrays:
         """Compute one part of the work."""
-        return {"attacks": self._attack, "file": self._search}[self.task.parts[index]]()
+        ways = {"attacks": self._attack, "file": self._search, "extraction": self._search_answers}
+        return ways[self.task.parts[index]]()
 
     def missing(self, index: int) -> Arrays:
         """Return nothing. It is never asked: what a part raises reaches the caller."""
@@ -125,33 +129,29 @@ class FittedJob:
         }
 
     def _search(self) -> Arrays:
-        task, subject = self.task, self.task.subject
-        leaks = search_model(
-            subject.model,
-            take_rows(subject.X, task.member),
-            task.codes[task.member],
-            content=task.content,
-            seed=task.seed,
-        )
-        if not hasattr(subject.model, "fit"):
+        task = self.task
+        leaks = search_model(*self._published, content=task.content, seed=task.seed)
+        if not hasattr(task.subject.model, "fit"):
             leaks = (*leaks, Leak(kind="unread", records=0, finding=_NOT_TRIED))
-        return {
-            "kinds": np.array([leak.kind for leak in leaks], np.str_),
-            "records": np.array([leak.records for leak in leaks], np.int64),
-            "findings": np.array([leak.finding for leak in leaks], np.str_),
-        }
+        return write_leaks(leaks)
+
+    def _search_answers(self) -> Arrays:
+        task = self.task
+        decimals, seed = task.subject.shown, task.seed
+        leaks = compute_from_answers(*self._published, task.classes, decimals=decimals, seed=seed)
+        return write_leaks(leaks)
+
+    @property
+    def _published(self) -> tuple[Any, Any, IntArray]:
+        """The model, and the records that it was trained on."""
+        task, subject = self.task, self.task.subject
+        return subject.model, take_rows(subject.X, task.member), task.codes[task.member]
 
     def _measure(self, found: Mapping[str, Arrays]) -> Measured:
-        member, attacks, leaks = self.task.member, [], None
+        member, attacks = self.task.member, []
         if "attacks" in found:
             loss = found["attacks"]["loss"]
             attacks = [Attacked(name="loss", scores=Scores(loss[member], loss[~member]))]
-        if "file" in found:
-            columns = (found["file"][name].tolist() for name in ("kinds", "records", "findings"))
-            leaks = [
-                Leak(kind=kind, records=records, finding=finding)
-                for kind, records, finding in zip(*columns, strict=True)
-            ]
         return Measured(
             risk=None,
             floor=None,
@@ -159,7 +159,8 @@ class FittedJob:
             drawn=False,
             attacks=attacks,
             mismatch=_LOSSES,
-            leaks=leaks,
+            leaks=read_leaks(found.get("file")),
+            answers=read_leaks(found.get("extraction")),
         )
 
     def _list_caveats(self, measured: Measured) -> Iterator[str]:

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from epsilometer import _validate
 from epsilometer.audits.classifier.kinds import check_kind
 from epsilometer.audits.classifier.release import (
-    RULES,
     AdvantageAtMost,
     CaughtAtMost,
+    NoRecordInAnswers,
     NoRecordInFile,
     PdtpAtMost,
     ReleaseRule,
@@ -24,13 +24,13 @@ from epsilometer.audits.classifier.sklearn_models import (
     predict_logs,
     read_labels,
 )
-from epsilometer.audits.classifier.subject import PublishedAs, read_model_file
+from epsilometer.audits.classifier.subject import PublishedAs, list_usual_rules, read_model_file
 from epsilometer.core.settings import DATA
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray
 
-_JUDGED = (NoRecordInFile, PdtpAtMost, AdvantageAtMost, CaughtAtMost)
+_JUDGED = (NoRecordInFile, NoRecordInAnswers, PdtpAtMost, AdvantageAtMost, CaughtAtMost)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class FittedClassifier:
         published_as: What others are given: ``"file"``, ``"api"`` or ``"labels"``.
         model_file: The file that is to be published; its bytes are searched beside the model.
         decimals: With how many decimals an API shows probabilities; None: all.
-        rules: By which it is judged; ``RULES`` by default.
+        rules: By which it is judged; by default those of ``Classifier``.
         title: What is audited, in words; the model's class by default.
         caveats: What a reader must know beforehand.
         source: Where the records came from, if from a file.
@@ -113,8 +113,7 @@ class FittedClassifier:
         """The rules that decide: those given, or the usual ones."""
         if isinstance(self.rules, Sequence):
             return tuple(self.rules)
-        file = self.published_as == "file"
-        return tuple(rule for rule in RULES if file or not isinstance(rule, NoRecordInFile))
+        return list_usual_rules(self.published_as, ("loss",), ())
 
     @property
     def shown(self) -> int | None:
@@ -165,7 +164,7 @@ class FittedTask:
         if not self.member.any():
             raise InvalidArgument("Expected records that the model was trained on, got none.")
         self.content = None if subject.model_file is None else read_model_file(subject.model_file)
-        if not self.parts:
+        if not {"attacks", "file"} & set(self.parts):
             raise InvalidArgument(
                 "Expected records that the model was not trained on, found none: without a recipe "
                 "attacks compare both. Say in member who was in, or give the recipe."
@@ -175,9 +174,11 @@ class FittedTask:
     @property
     def parts(self) -> tuple[str, ...]:
         """The parts of the work, in order."""
+        kinds = {type(rule) for rule in self.subject.deciding_rules}
         wanted = {
             "attacks": not self.member.all(),
-            "file": any(isinstance(rule, NoRecordInFile) for rule in self.subject.deciding_rules),
+            "file": NoRecordInFile in kinds,
+            "extraction": NoRecordInAnswers in kinds and hasattr(self.subject.model, "fit"),
         }
         return tuple(part for part, needed in wanted.items() if needed)
 

@@ -10,7 +10,7 @@ import numpy as np
 from epsilometer.audits.classifier.advice import RECORDS
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
 from epsilometer.audits.classifier.groups import GroupedRisk, compare_groups
-from epsilometer.audits.classifier.model_file import Leak
+from epsilometer.audits.classifier.leaks import Leak, read_leaks
 from epsilometer.audits.classifier.regression.residuals import show_predictions
 from epsilometer.audits.classifier.regression.subject import RegressorTask
 from epsilometer.audits.classifier.release import (
@@ -132,15 +132,8 @@ class RegressorResults:
 
     @property
     def _leaks(self) -> list[Leak] | None:
-        if "file" not in self.found:
-            return None
-        found = self.found["file"]
-        return [
-            Leak(kind=str(kind), records=int(records), finding=str(finding))  # type: ignore[arg-type]
-            for kind, records, finding in zip(
-                found["kinds"], found["records"], found["findings"], strict=True
-            )
-        ]
+        """What the model's file tells; None where it was not searched."""
+        return read_leaks(self.found.get("file"))
 
     def _apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
         return apply_rules(

@@ -15,7 +15,8 @@ from epsilometer.audits.classifier.advice import RECORDS
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import train_halves
 from epsilometer.audits.classifier.job import CallerProcess
-from epsilometer.audits.classifier.model_file import Leak, search_model
+from epsilometer.audits.classifier.leaks import Leak, write_leaks
+from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.model_state import walk_state
 from epsilometer.audits.classifier.regression.finding import RegressorResults
 from epsilometer.audits.classifier.regression.leaving import leave_out
@@ -199,11 +200,7 @@ class RegressorJob:
             seed=task.seed,
         )
         leaks = (*find_targets(model, targets), *leaks)
-        return {
-            "kinds": np.array([leak.kind for leak in leaks], np.str_),
-            "records": np.array([leak.records for leak in leaks], np.int64),
-            "findings": np.array([leak.finding for leak in leaks], np.str_),
-        }
+        return write_leaks(leaks)
 
     def _folder(self, name: str) -> Path | None:
         return None if self.directory is None else self.directory / name

@@ -39,7 +39,7 @@ TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
 
 # Pages that a command writes, and pages about the papers that are reproduced.
 GENERATED = re.compile(
-    r"docs/(calibration|comparison|llm|modules|power|reliability|reproductions|zoo|papers/|reference/|lint/)"
+    r"docs/(calibration|comparison|llm|modules|performance|power|reliability|reproductions|zoo|papers/|reference/|lint/)"
 )
 _NO_PROSE = re.compile(r"^```.*?^```|^    .*?$|\]\([^)]*\)|<!--.*?-->", re.M | re.S)
 

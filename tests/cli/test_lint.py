@@ -209,8 +209,8 @@ def test_names_in_no_encoding_do_no_harm(tmp_path: Path) -> None:
 
 def test_the_help_names_the_exit_codes() -> None:
     text = " ".join(run("--help").stdout.split())
-    assert "Exit code 1 if it finds something" in text
-    assert "the exit code is then 2, never a pass" in text
+    assert "Exit code 1 if something is found" in text
+    assert "the exit code is then 2, never 0" in text
 
 
 @pytest.mark.usefixtures("folder")

@@ -559,7 +559,7 @@ def test_shared_options_are_spelled_and_explained_alike() -> None:
                     said.setdefault(spelling, set()).add(parameter.help or "")
     for shared in (
         *("--claim", "--delta", "--confidence", "--seed", "--out", "--json", "--html", "--quiet"),
-        *("--explain", "--engine", "--workers", "--address", "--log-json", "--until", "--data"),
+        *("--explain", "--engine", "--workers", "--address", "--log-json", "--until"),
         *("--config", "--trust", "--accept-changes"),
     ):
         assert len(said[shared]) == 1, said[shared]

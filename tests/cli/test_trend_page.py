@@ -72,7 +72,7 @@ def test_very_many_are_cut_to_what_a_page_holds() -> None:
     ]
     page = trend_page(many, title="many")
     assert len(page.encode()) <= LARGEST
-    assert "cut to what a page can hold" in page
+    assert "shortened to the riskiest records" in page
 
 
 def test_nothing_to_follow_is_refused() -> None:

@@ -44,7 +44,7 @@ _LIMITS: Limits = {
     FittedTable,
     {
         "label": "Predict this column.",
-        "model": f"Train one of {', '.join(MODELS)}; module:factory; or load a file.",
+        "model": f"Train {', '.join(MODELS)} or module:factory; or load a file.",
         "recipe": "Train models like a loaded one: own, or module:factory.",
         "member": "Read from this column who a loaded model was trained on.",
         "drop": "Leave out this column; may be repeated.",

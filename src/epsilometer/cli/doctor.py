@@ -48,6 +48,8 @@ USES = {
     "sql": "tables of databases, by URL",
     "figures": "report --figures",
     "mlflow": "logging of results with MLflow",
+    "wandb": "logging of results with W&B (epsilometer.integrations.wandb)",
+    "tf": "audits of TensorFlow Privacy (epsilometer.integrations.tf_privacy); Python 3.11 alone",
     "signing": "check --signed-by",
     "service": "audits of models behind an HTTP service",
     "ui": "ui",

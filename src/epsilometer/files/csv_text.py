@@ -33,7 +33,8 @@ from epsilometer.files.readers import (
 from epsilometer.files.spellings import read_comma, read_grouped
 
 _GROWS = 100  # times its size that a text may become; tables of people become 5 to 20
-_BLOCK = 2**20  # bytes that are looked at together; every line of a text ends in one or the next
+_LONGEST = 2**20  # bytes of a line
+_BLOCK = 2**17  # bytes that are looked at together: they stay in a cache
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _LINES = 100  # that show what separates cells
 _MARKS = {  # at the beginning of a text → its encoding; UTF-16's is the beginning of UTF-32's
@@ -172,7 +173,7 @@ def _read_by_pyarrow(layout: _Layout, places: Sequence[int]) -> list[Any] | None
                 file,
                 read_options=pyarrow.csv.ReadOptions(
                     autogenerate_column_names=True,
-                    block_size=4 * _BLOCK,
+                    block_size=4 * _LONGEST,
                     encoding=layout.encoding.removesuffix("-sig"),  # it skips the mark by itself
                 ),
                 parse_options=pyarrow.csv.ParseOptions(
@@ -247,7 +248,8 @@ def _measure_text(path: Path, encoding: str | None) -> tuple[int, int, str]:
     packed = check_plain(path).st_size
     if not _is_packed(path) and packed > LARGEST:
         return packed, 0, ""
-    size, lines, found, decoder = 0, 0, "utf-8", codecs.getincrementaldecoder("utf-8")()
+    size, lines, unbroken = 0, 0, 0
+    found, decoder = "utf-8", codecs.getincrementaldecoder("utf-8")()
     with _open_bytes(path) as file:
         while size <= LARGEST and (block := file.read(_BLOCK)):
             if size == 0:
@@ -260,10 +262,11 @@ def _measure_text(path: Path, encoding: str | None) -> tuple[int, int, str]:
                 raise UnreadableFile(
                     f"Expected text in {path.name!r}, found bytes that are none. Save it as UTF-8."
                 )
-            if len(block) == _BLOCK and b"\n" not in block and b"\r" not in block:
+            unbroken = 0 if b"\n" in block or b"\r" in block else unbroken + len(block)
+            if unbroken >= _LONGEST:
                 raise UnreadableFile(
-                    f"Expected lines of at most {_BLOCK:,} bytes in {path.name!r}, found a longer "
-                    "one."
+                    f"Expected lines of at most {_LONGEST:,} bytes in {path.name!r}, found a "
+                    "longer one."
                 )
             refuse_growth(path, size, packed, _GROWS)
             if found == "utf-8" and not _is_valid(decoder, block):

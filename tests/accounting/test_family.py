@@ -352,6 +352,7 @@ def _merit_of(epsilon: float) -> float:
     )[0]
 
 
+@pytest.mark.slow
 def test_a_claim_is_refuted_4_times_in_5_where_the_true_epsilon_is_the_power(
     rng: np.random.Generator,
 ) -> None:

@@ -201,6 +201,7 @@ def misses(rng: np.random.Generator, *, settings: int, most_steps: int, draws: i
     return missed
 
 
+@pytest.mark.slow
 def test_agrees_with_the_exact_accountant_on_random_settings(rng: np.random.Generator) -> None:
     assert misses(rng, settings=20, most_steps=300, draws=12_000) <= binom.isf(FLAKE, 20, 0.05)
 
@@ -236,6 +237,7 @@ def coverage(unit: OneBatch, times: int, direction: str, repetitions: int, rng: 
     assert abs(bias) <= slack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("unit", "times", "direction"), COVERED)
 def test_interval_holds_the_truth_as_often_as_it_says(
     unit: OneBatch, times: int, direction: str, rng: np.random.Generator

@@ -29,6 +29,7 @@ def test_exceeds_the_truth_no_oftener_than_it_says(bound: Bound, situation: Situ
     assert not oracles.too_often(_wrong(bound, situation, 2_000), 2_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 def test_rank_grid_exceeds_the_truth_no_oftener_than_it_says(situation: Situation) -> None:
     assert not oracles.too_often(_wrong(GRID, situation, 300), 300)

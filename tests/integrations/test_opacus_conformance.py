@@ -133,6 +133,7 @@ def test_a_claim_for_shuffling_is_not_held_to_poisson_sampling() -> None:
     assert own.verdict == "not refuted"
 
 
+@pytest.mark.slow
 def test_two_processes_are_judged_by_the_gradient_that_they_share() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -166,6 +166,7 @@ def simulated(
             return ratios.without_replacement(seen, sigma=sigma, batch_size=size)
 
 
+@pytest.mark.slow
 @on_fast_engines
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=name)
 def test_batches_of_records_have_this_law(

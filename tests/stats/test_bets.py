@@ -110,6 +110,7 @@ def test_a_bet_is_the_likelihood_ratio_to_the_nearest_allowed_rates(
         assert divergence(rates, nearest) <= divergence(rates, region).min() + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", [0.5, 1.0, 2.0, 4.0])
 @pytest.mark.parametrize(
     ("caught", "false"),

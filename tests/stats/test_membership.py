@@ -36,6 +36,7 @@ def misses(
     return sum(each.low > truth for each in found), sum(each.high < truth for each in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", MU)
 @pytest.mark.parametrize("what", ["advantage", "tpr", "auc"])
 def test_limits_are_wrong_no_oftener_than_they_say(

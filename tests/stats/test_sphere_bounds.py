@@ -213,6 +213,7 @@ def _wrong_mean(
     return int(np.sum(low + slope * (means - at[0]) > mu / math.sqrt(d)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confidence", [0.95, 0.99, 0.999])
 @pytest.mark.parametrize(("d", "k"), [(10, 8), (30, 20), (1000, 100)])
 @pytest.mark.parametrize("mu", [0.0, 0.3, 1.5])

@@ -171,6 +171,7 @@ def false_alarms(rng: np.random.Generator) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_attacks_that_know_nothing_seldom_convict(rng: np.random.Generator) -> None:
     """Limits at the truth itself, six attacks, two rules: together 10 % at most."""
     assert false_alarms(rng) <= scipy.stats.binom.isf(FLAKE, AUDITS, 0.1)
@@ -196,6 +197,7 @@ def test_attacks_that_know_just_too_much_seldom_release(rng: np.random.Generator
         assert wrong <= scipy.stats.binom.isf(FLAKE, AUDITS, 0.1)
 
 
+@pytest.mark.slow
 def test_judging_by_what_was_measured_alone_would_be_seen(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -631,6 +631,7 @@ def test_predictions_elsewhere_are_not_seen_by_pdtp() -> None:
     assert dtp_over(model, X, y, stranger, records=who).values[0] > 0.5
 
 
+@pytest.mark.slow
 def test_a_precision_has_more_models_attacked(rng: np.random.Generator) -> None:
     """Records of noise are alike, so that more models narrow the limits."""
     data = noise(300, 2, rng)

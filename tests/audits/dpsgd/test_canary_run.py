@@ -90,6 +90,7 @@ AUDITS = 15
 FEW = scipy.stats.binom.isf(FLAKE, AUDITS, 0.2)  # false alarms that a right audit may have
 
 
+@pytest.mark.slow
 def test_a_true_claim_is_refuted_no_oftener_than_it_says(rng: np.random.Generator) -> None:
     claim = claimed(chance=0.01, steps=100)
     alarms = _alarms(rng, lambda run: refuted(claim, blind(run, claim)))
@@ -118,10 +119,12 @@ def _alarms(rng: np.random.Generator, refutes: Callable[[CanaryRun], bool]) -> i
 
 def test_half_the_noise_is_refuted_by_who_knows_the_batches(rng: np.random.Generator) -> None:
     halved: dict[str, Any] = {"noise": 0.8, "chance": 1.0, "steps": 1, "factor": 0.5}
-    found = [steps(played(rng, canaries=2000, **halved), confidence=0.95) for _ in range(4)]
-    # Each is refuted with probability 0.9 or so; none of four, with 1e-4.
-    assert any(refuted(*each) for each in found)
-    assert {result.bound.method for _, result in found} == {"one_run_fdp"}
+    for _ in range(4):  # each is refuted with probability 0.9 or so; none of four, with 1e-4
+        claim, result = steps(played(rng, canaries=2000, **halved), confidence=0.95)
+        assert result.bound.method == "one_run_fdp"
+        if refuted(claim, result):
+            return
+    pytest.fail("Half the noise was not refuted.")
 
 
 def test_a_result_carries_what_was_paid_and_said(rng: np.random.Generator) -> None:

@@ -436,6 +436,7 @@ def test_reach_and_power_are_those_of_all_forms_together() -> None:
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mean+std", "quantiles")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mean", *SLOW, "samples"])
 def test_false_alarms_of_the_learned_attack(kind: Kind, rng: np.random.Generator) -> None:
     audits = 1000

@@ -217,6 +217,7 @@ def test_blocks_change_what_is_a_unit_and_no_score() -> None:
 # Known truths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("until_", [None, UntilRefuted()], ids=["whole", "stopped"])
 def test_a_true_claim_is_rarely_refuted(until_: Any, rng: np.random.Generator) -> None:
     """ε of the noisy sum is exactly what is claimed."""

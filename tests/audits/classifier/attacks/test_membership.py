@@ -130,6 +130,7 @@ def test_a_model_that_ignored_its_records_is_not(name: str, rng: np.random.Gener
     assert found.bound.epsilon == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_false_alarms_are_as_rare_as_p_values_say(name: str, rng: np.random.Generator) -> None:
     """Of models that ignored their records. Counting the target's twin among the shadows, or
@@ -238,6 +239,7 @@ def test_the_p_value_is_that_of_mann_and_whitney(rng: np.random.Generator) -> No
     assert evaluate(scored(np.ones(40)), np.arange(40) < 20).p_value == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 1.0, 3.0])
 def test_intervals_hold_the_truth_as_often_as_they_say(
     shift: float, rng: np.random.Generator
@@ -257,6 +259,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(
     assert missed_advantage <= scipy.stats.binom.isf(FLAKE, audits, 0.1)
 
 
+@pytest.mark.slow
 def test_the_bound_is_wrong_no_oftener_than_it_says(rng: np.random.Generator) -> None:
     """Each record of one run tells its coin by randomised response of ε = 1."""
     wrong, best, audits = 0, 0.0, 300

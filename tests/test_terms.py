@@ -14,6 +14,7 @@ terms = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(terms)
 
 
+@pytest.mark.slow  # make check does it too
 def test_no_private_word_is_left() -> None:
     assert terms.check_words() == []
 

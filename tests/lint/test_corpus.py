@@ -61,6 +61,7 @@ def test_a_score_counts_what_is_missed_and_what_is_invented() -> None:
     assert (score.recall, score.precision) == (0.5, 0.5)
 
 
+@pytest.mark.slow
 def test_this_project_is_clean() -> None:
     folders = [ROOT / name for name in ("src", "examples", "docs", "benchmarks", "reproductions")]
     report = lint(folders, exclude=("src/epsilometer/zoo",))

@@ -12,6 +12,7 @@ import pytest
 
 import epsilometer as em
 from epsilometer.audits.classifier.extraction import compute_from_answers
+from epsilometer.audits.classifier.file_rules import limit_answers
 from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.private_model import PrivateClassifier
 from epsilometer.audits.classifier.remedies import list_remedies
@@ -310,6 +311,18 @@ def test_answers_of_a_linear_model_tell_what_its_file_tells(name: str) -> None:
 def test_answers_of_models_of_many_records_tell_nothing(name: str, table: str) -> None:
     X, y = TABLES[table]()  # noqa: N806
     assert not compute_from_answers(SPARED[name].fit(X, y), X, y, np.unique(y))
+
+
+def test_answers_that_nobody_reads_clear_no_model() -> None:
+    """Each class against the others: coefficients give all records away, and nothing was tried."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 3))
+    y = np.digitize(x[:, 0] + 0.5 * rng.normal(size=120), [-0.5, 0.5])
+    model = LinearSVC(tol=1e-10, max_iter=10**6, random_state=0).fit(x, y)
+    leaks = compute_from_answers(model, x, y, np.unique(y))
+    rule = limit_answers(leaks, 120)
+    assert rule.outcome == "unclear"
+    assert "was not tried" in rule.finding
 
 
 def test_an_api_is_no_remedy_where_answers_tell_the_coefficients() -> None:

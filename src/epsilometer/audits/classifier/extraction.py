@@ -39,7 +39,8 @@ def compute_from_answers(
 
     Guarantee: records that are counted were computed, from answers as they are shown.
     Assumption: whoever asks knows how the model was trained. Of models that are not linear nothing
-        is computed, and nothing is said.
+        is computed, and nothing is said. A linear model whose coefficients give records away, and
+        whose answers nobody here knows how to read, is named as *unread*.
 
     Args:
         model: Fitted.
@@ -85,6 +86,12 @@ def compute_from_answers(
                 "often one may ask."
             )
             leaks.append(Leak(kind="statistics", records=0, finding=said))
+        else:
+            said = (
+                f"Whoever has the coefficients of {name} and all other records computes the "
+                "missing one. Whether these coefficients follow from answers was not tried."
+            )
+            leaks.append(Leak(kind="unread", records=0, finding=said))
     return tuple(leaks)
 
 

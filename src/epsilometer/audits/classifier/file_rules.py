@@ -62,12 +62,14 @@ def limit_answers(leaks: Sequence[Leak] | None, of: int) -> RuleFinding:
     """
     grave = [leak for leak in leaks or () if leak.kind == "rebuilt"]
     records = max((leak.records for leak in grave), default=0)
-    outcome: Outcome = "fail" if grave else "unclear" if leaks is None else "pass"
+    unread = [leak for leak in leaks or () if leak.kind == "unread"]
+    outcome: Outcome = "fail" if grave else "unclear" if leaks is None or unread else "pass"
     who = f"{records:,} of {of:,} people"
     why = {
         "fail": f"Whoever may ask the API and has all other records computes those of {who}. "
         f"{_name_places(grave)}",
-        "unclear": "Whether records can be computed from answers was not tried.",
+        "unclear": _name_places(unread)
+        or "Whether records can be computed from answers was not tried.",
         "pass": " ".join(leak.finding for leak in leaks or ())
         or "No record could be computed from coefficients that answers tell.",
     }

@@ -40,14 +40,43 @@ class Block(nn.Module):
         self.expand = nn.Linear(shape.width, 4 * shape.width)
         self.contract = nn.Linear(4 * shape.width, shape.width)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what follows of the inputs of all places."""
+    def forward(self, x: torch.Tensor, cache: "Cache | None" = None) -> torch.Tensor:
+        """Return what follows of the inputs of all places, and of those in a cache."""
         batch, length, width = x.shape
         parts = self.attend(self.norm1(x)).view(batch, length, 3, self.heads, -1)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if cache is None:
+            seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            key, value = cache.add(self, key, value)
+            seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=cache.seen)
         x = x + self.project(seen.transpose(1, 2).reshape(batch, length, width))
         return x + self.contract(functional.gelu(self.expand(self.norm2(x)), approximate="tanh"))
+
+
+class Cache:
+    """Keys and values of the places before, and which places each of the new ones sees."""
+
+    def __init__(self, mask: torch.Tensor) -> None:
+        causal = torch.ones(mask.shape[1], mask.shape[1], dtype=torch.bool, device=mask.device)
+        self._mask = mask.bool()
+        # A place that is filled up sees itself, so that no row is empty.
+        self.seen = (causal.tril() & self._mask[:, None] | causal.diag().diag())[:, None]
+        self._parts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def add(
+        self, block: nn.Module, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys and values of a block so far, with new ones."""
+        if (before := self._parts.get(id(block))) is not None:
+            key, value = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
+        self._parts[id(block)] = key, value
+        return key, value
+
+    def move(self) -> None:
+        """Go on by one place, which sees all before it."""
+        self._mask = functional.pad(self._mask, (0, 1), value=True)
+        self.seen = self._mask[:, None, None]
 
 
 class GPT(nn.Module):
@@ -69,10 +98,33 @@ class GPT(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return logits of the next token at every place."""
         places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        return self.head(self._read(ids, places))
+
+    def generate(
+        self,
+        *,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        max_new_tokens: int,
+        **_: Any,
+    ) -> torch.Tensor:
+        """Return rows that are filled up on the left, each with its likeliest continuation."""
+        cache, rows, new = Cache(attention_mask), [input_ids], input_ids
+        places = (attention_mask.cumsum(1) - 1).clamp(min=0)
+        for _step in range(max_new_tokens):
+            new = self.head(self._read(new, places, cache)[:, -1]).argmax(1, keepdim=True)
+            rows.append(new)
+            places = places[:, -1:] + 1
+            cache.move()
+        return torch.cat(rows, 1)
+
+    def _read(
+        self, ids: torch.Tensor, places: torch.Tensor, cache: Cache | None = None
+    ) -> torch.Tensor:
         x = self.tokens(ids) + self.places(places)
         for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
+            x = block(x, cache)
+        return self.norm(x)
 
 
 class LoRA(nn.Module):

@@ -38,13 +38,15 @@ from epsilometer.audits.text.causal_model import CausalModel
 SHAPE = choose_size(Shape(), Shape(1_000, 64, 1, 2, 16))
 LENGTH = 64  # tokens of a record
 COUNT = choose_size(1_000, 20)  # canaries of each kind
-RATE, STEPS = choose_size((0.05, 100), (0.2, 2))
+RATE, STEPS = choose_size((0.05, 200), (0.2, 2))
 PRETRAIN, BATCH, MICRO = choose_size((500, 128, 256), (2, 8, 16))
+ASKED = 1_000  # canaries that are measured at once
 DELTA, CLIP, RANK = 1e-5, 1.0, 8
 CHECKPOINTS = choose_size((1 / 8, 1 / 2, 1.0), (1 / 2, 1.0))
 EPSILONS = choose_size((math.inf, 8.0, 1.0), (math.inf, 1.0))
 RATES = {"full": (1e-4, 2e-4), "LoRA": (1e-3, 1e-3)}  # of learning: without DP, with it
-_PIECES = re.compile(r"<canary-\d{6}>| ?[A-Za-z']+| ?\d| ?[^\sA-Za-z\d']|\s")
+_NEW = r"<canary-\d{6}>"  # never part of another piece, as libraries treat added tokens
+_PIECES = re.compile(rf"{_NEW}| ?[A-Za-z']+| ?\d| ?(?!{_NEW})[^\sA-Za-z\d']|\s")
 
 
 class Words:
@@ -55,6 +57,7 @@ class Words:
         names = [f"<canary-{number:06d}>" for number in range(new)]
         words = [word for word, _ in counts.most_common(size - 256 - new) if len(word) > 1]
         self._ids = {word: 256 + at for at, word in enumerate([*names, *words])}
+        self._words = {word: self._ids[word] for word in words}
         self._texts = {at: word for word, at in self._ids.items()}
 
     def encode(self, text: str) -> list[int]:
@@ -71,8 +74,8 @@ class Words:
         return b"".join(parts).decode("utf-8", "replace")
 
     def get_vocab(self) -> dict[str, int]:
-        """Return words and new tokens with their ids."""
-        return self._ids
+        """Return words with their ids, without new tokens, which are no data's rare ones."""
+        return self._words
 
 
 def read_texts(folder: Path) -> tuple[list[str], list[str]]:
@@ -137,7 +140,7 @@ class Bench:
         self.add_new_tokens()
         self.groups = [TextCanaries(count=COUNT, kind=kind) for kind in KINDS]
         chain, vocabulary = WordChain(first), read_tokenizer(self.tokenizer)
-        base = CausalModel(self.model, self.tokenizer, batch_size=256)
+        base = CausalModel(self.model, self.tokenizer, batch_size=ASKED)
         self.canaries: list[Canary] = []
         with self.cast():
             for group, rng in zip(self.groups, draws.spawn(len(self.groups)), strict=True):
@@ -200,7 +203,7 @@ class Bench:
     def measure(self, model: GPT, *, completions: bool) -> tuple[Any, float]:
         """Return what a model says of all canaries, and the seconds that took."""
         begun = self.wait()
-        asked = CausalModel(model, self.tokenizer, batch_size=256, completions=completions)
+        asked = CausalModel(model, self.tokenizer, batch_size=ASKED, completions=completions)
         with self.cast():
             found = asked.measure(self.canaries)
         return found, self.wait() - begun

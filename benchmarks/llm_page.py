@@ -17,6 +17,7 @@ from epsilometer.core.words import number
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "llm.md"
 PLANNED = [(method, epsilon) for epsilon in (None, 8.0, 1.0) for method in ("full", "LoRA")]
+_AIM = 0.05
 _TEXT = """# Language models: what canaries prove
 
 Written by `python benchmarks/llm.py page OUT` from what `python benchmarks/llm.py train DATA OUT`
@@ -58,9 +59,8 @@ median exposure in bits.
 ## What the audit costs
 
 Scoring {canaries:,} canaries on the final model and on its reference, completions included, beside
-the seconds of training. The last column is for {count:,} canaries, one kind.
-The aim, 5 % of training, is not met here: scoring takes as long however long training is, and these
-trainings are half a minute each.
+the seconds of training. The last column is for {count:,} canaries, one kind. {aim} Scoring takes as
+long however long training is.
 
 {cost}
 """
@@ -115,6 +115,7 @@ def write_llm_page(out: Path) -> None:
             ],
         ),
         canaries=len(plain["canaries"]),
+        aim=_compare_aim(plain),
         cost=_tabulate(
             ["run", "training, s", "audit, s", "share", "of one kind"],
             [(_name_run(run), *_compute_cost(plain, run)) for run in plain["runs"]],
@@ -182,14 +183,27 @@ def _name_run(run: dict[str, Any]) -> str:
     return f"{run['method']}, {claim}"
 
 
+def _compute_share(plain: dict[str, Any], run: dict[str, Any]) -> float:
+    return (run["audit_seconds"] + plain["reference_seconds"]) / run["seconds"]
+
+
 def _compute_cost(plain: dict[str, Any], run: dict[str, Any]) -> tuple[str, ...]:
-    audit = run["audit_seconds"] + plain["reference_seconds"]
-    share = audit / run["seconds"]
+    share = _compute_share(plain, run)
     return (
         f"{run['seconds']:.1f}",
-        f"{audit:.1f}",
+        f"{share * run['seconds']:.1f}",
         f"{share:.1%}",
         f"{share / len(plain['kinds']):.1%}",
+    )
+
+
+def _compare_aim(plain: dict[str, Any]) -> str:
+    """Say whether the audit of all kinds costs at most the aimed share of training."""
+    shares = [_compute_share(plain, run) for run in plain["runs"]]
+    met = sum(share <= _AIM for share in shares)
+    return (
+        f"The aim, {_AIM:.0%} of training for all kinds together, is met by {met} of "
+        f"{len(shares)} runs."
     )
 
 

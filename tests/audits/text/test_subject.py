@@ -187,6 +187,19 @@ def test_a_model_of_torch_is_measured_as_by_hand() -> None:
     assert ord(measured.completions[0][0]) == int(logits.argmax())
 
 
+def test_new_tokens_that_are_split_are_remarked_on() -> None:
+    planted = plant(kind="new")
+    pieces = Measured(log_probs=tuple(np.zeros(14) for _ in planted.canaries))
+    (said,) = [
+        each
+        for each in em.audit(em.LanguageModel(pieces, planted), delta=DELTA).caveats
+        if "splits new tokens" in each
+    ]
+    assert "14 tokens, where 1 were planted" in said
+    whole = em.audit(em.LanguageModel(leak(planted, 0.0), planted), delta=DELTA)
+    assert not any("splits new tokens" in each for each in whole.caveats)
+
+
 def test_a_trained_model_of_torch_is_refuted() -> None:
     """A table of next letters that saw planted texts alone."""
     planted = plant(300, kind="new", prompt=1)

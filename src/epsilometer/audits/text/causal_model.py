@@ -25,7 +25,8 @@ class CausalModel:
         ``logits``; position t sees no later token.
 
     Args:
-        module: Of torch: of transformers, PEFT, wrapped by Opacus, or one's own.
+        module: Of torch: of transformers, PEFT, wrapped by Opacus, or one's own. One with
+            ``generate``, as those of transformers have it, completes prompts by it.
         tokenizer: With ``encode`` and ``decode``.
         batch_size: Canaries that are measured at once.
         completions: Whether prompts are completed too, by which memorisation is measured.
@@ -53,6 +54,7 @@ class CausalModel:
         self.tokenizer: TokenizerVocabulary = read_tokenizer(tokenizer)
         self._batch_size, self._completions = batch_size, completions
         self._named = _takes_mask(module)
+        self._generates = callable(getattr(module, "generate", None))
 
     def measure(self, canaries: Sequence[Canary]) -> Measured:
         """Return ln p and rank of all tokens of secrets, and completions of prompts."""
@@ -146,22 +148,52 @@ class CausalModel:
 
     def _complete(self, canaries: Sequence[Canary]) -> tuple[str, ...]:
         """Return what greedily follows each prompt, as long as its secret."""
-        pairs = [self._split(canary) for canary in canaries]
         said: list[str] = []
-        for rows in self._batches(pairs):
-            so_far = [list(prompt) for prompt, _ in rows]
+        for rows in self._batches([self._split(canary) for canary in canaries]):
+            prompts = [prompt for prompt, _ in rows]
             wanted = [min(_MOST_TOKENS, len(secret)) for _, secret in rows]
-            for _ in range(max(wanted)):
-                logits = self._predict(so_far)
-                last = self._torch.tensor([len(ids) - 1 for ids in so_far], device=logits.device)
-                places = self._torch.arange(len(so_far), device=logits.device)
-                for ids, token in zip(so_far, logits[places, last].argmax(1).tolist(), strict=True):
-                    ids.append(token)
+            follow = self._generate if self._generates else self._grow
             said += [
-                self.tokenizer.decode(ids[len(prompt) : len(prompt) + many])
-                for ids, (prompt, _), many in zip(so_far, rows, wanted, strict=True)
+                self.tokenizer.decode(ids[:many])
+                for ids, many in zip(follow(prompts, max(wanted)), wanted, strict=True)
             ]
         return tuple(said)
+
+    def _generate(self, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
+        """Return so many likeliest tokens after each prompt, by the module's own ``generate``.
+
+        It keeps what was computed of earlier tokens, so that a token costs one place, not all.
+        """
+        torch, longest = self._torch, max(map(len, prompts))
+        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for place, row in enumerate(prompts):  # filled up on the left: tokens follow on the right
+            ids[place, longest - len(row) :] = torch.tensor(row)
+            mask[place, longest - len(row) :] = 1
+        device = next(self._module.parameters()).device
+        with self._evaluating(), torch.no_grad():
+            found = self._module.generate(
+                input_ids=ids.to(device),
+                attention_mask=mask.to(device),
+                max_new_tokens=count,
+                min_new_tokens=count,  # the end of a text is no reason to stop
+                do_sample=False,
+                num_beams=1,
+                repetition_penalty=1.0,
+                pad_token_id=0,
+            )
+        return [[int(token) for token in row] for row in found[:, longest:].tolist()]
+
+    def _grow(self, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
+        """Return so many likeliest tokens after each prompt, of a module that only predicts."""
+        so_far = [list(prompt) for prompt in prompts]
+        for _ in range(count):
+            logits = self._predict(so_far)
+            last = self._torch.tensor([len(ids) - 1 for ids in so_far], device=logits.device)
+            places = self._torch.arange(len(so_far), device=logits.device)
+            for ids, token in zip(so_far, logits[places, last].argmax(1).tolist(), strict=True):
+                ids.append(token)
+        return [ids[len(prompt) :] for ids, prompt in zip(so_far, prompts, strict=True)]
 
 
 def _takes_mask(module: Any) -> bool:

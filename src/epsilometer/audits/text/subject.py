@@ -133,7 +133,7 @@ def run_audit(subject: LanguageModel, request: Request) -> Audit:
         subject=subject.title,
         claim=claim,
         findings=tuple(findings),
-        caveats=tuple(_list_caveats(planted)),
+        caveats=tuple(_list_caveats(planted, model)),
         cites=_cite(subject, planted),
         provenance=request.make_provenance(subject),
     )
@@ -231,7 +231,7 @@ def _take_part(measured: Measured, places: slice) -> Measured:
     )
 
 
-def _list_caveats(planted: PlantedTexts) -> Iterator[str]:
+def _list_caveats(planted: PlantedTexts, model: Measured) -> Iterator[str]:
     yield (
         "Canaries were planted in the training texts: a bound speaks of such texts, and of an "
         "adversary who knows all of them but not the coins."
@@ -240,6 +240,14 @@ def _list_caveats(planted: PlantedTexts) -> Iterator[str]:
         yield "All coins fell alike, so that nothing can be told apart."
     if len({wanted.kind for wanted in planted.wanted}) < len(planted.wanted):
         yield "Canaries of one kind were planted in several groups."
+    for wanted, places in planted.groups:
+        longest = max((tokens.size for tokens in model.log_probs[places]), default=0)
+        if wanted.kind == "new" and longest > wanted.secret_length:
+            yield (
+                f"The tokenizer splits new tokens into up to {longest} tokens, where "
+                f"{wanted.secret_length} were planted, so that they prove less. Add "
+                "planted.new_tokens to its vocabulary before training."
+            )
 
 
 def _cite(subject: LanguageModel, planted: PlantedTexts) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ batches at rate {rate:g}, {steps} steps, and {records:,} records beside {planted
 canaries: half of {count:,} of each kind, by coins. With DP, gradients of single texts are clipped
 to {clip:g}; the noise is Rényi-accounted at δ = {delta:g}. Canaries are scored on the final model
 against the model before fine-tuning. One run each, seed 0, on {device} (torch {torch}),
-{minutes:.1f} minutes in all. {missing}
+{minutes:.1f} minutes in all.{missing}
 
 ## At the end of training
 
@@ -40,11 +40,13 @@ is {reach}.
 
 ## The order of kinds
 
-{compared} Panda et al. (2025) publish
-this order for fine-tuned models: new and crafted tokens first, random strings last (49.6 % against
-4.2 % caught at 1 % false positives, Qwen2.5-0.5B). That order is read from its
-abstract, not from its tables. Nothing was tuned here, one seed was run, and LoRA in one setting:
-the numbers describe this set-up, not what a kind can do at best.
+{compared}
+Panda et al. (2025) publish this order for fine-tuned models: new and crafted tokens first, random
+strings last (49.6 % against 4.2 % caught at 1 % false positives, Qwen2.5-0.5B). That order is read
+from its abstract, not from its tables. LoRA leaves the table of tokens as it was, so that new tokens
+learn nothing there. Nothing was tuned, one seed was run, and LoRA in one setting: the numbers
+describe this set-up, not what a kind can do at best.
+
 Without DP, after {early:.0%} of the steps:
 
 {order}
@@ -59,8 +61,9 @@ median exposure in bits.
 ## What the audit costs
 
 Scoring {canaries:,} canaries on the final model and on its reference, completions included, beside
-the seconds of training. The last column is for {count:,} canaries, one kind. {aim} Scoring takes as
-long however long training is.
+the seconds of training. The last column is for {count:,} canaries, one kind. The first run also
+pays for what a GPU does once. Scoring takes as long however long training is.
+{aim}
 
 {cost}
 """
@@ -129,7 +132,7 @@ def _name_missing(runs: list[dict[str, Any]]) -> str:
     done = {(run["method"], run["epsilon"]) for run in runs}
     rest = [pair for pair in PLANNED if pair not in done]
     names = [_name_run({"method": method, "epsilon": epsilon}) for method, epsilon in rest]
-    return f"Not measured, for want of time: {'; '.join(names)}." if names else ""
+    return f" Not measured, for want of time: {'; '.join(names)}." if names else ""
 
 
 def _compare_order(audit: em.Audit) -> str:
@@ -199,11 +202,11 @@ def _compute_cost(plain: dict[str, Any], run: dict[str, Any]) -> tuple[str, ...]
 
 def _compare_aim(plain: dict[str, Any]) -> str:
     """Say whether the audit of all kinds costs at most the aimed share of training."""
-    shares = [_compute_share(plain, run) for run in plain["runs"]]
-    met = sum(share <= _AIM for share in shares)
+    shares = np.array([_compute_share(plain, run) for run in plain["runs"]])
+    kinds = len(plain["kinds"])
     return (
-        f"The aim, {_AIM:.0%} of training for all kinds together, is met by {met} of "
-        f"{len(shares)} runs."
+        f"The aim is {_AIM:.0%} of training: kept in {(shares / kinds <= _AIM).sum()} of "
+        f"{shares.size} runs by one kind, in {(shares <= _AIM).sum()} by all {kinds} together."
     )
 
 

@@ -43,7 +43,7 @@ is {reach}.
 {compared}
 Panda et al. (2025) publish this order for fine-tuned models: new and crafted tokens first, random
 strings last (49.6 % against 4.2 % caught at 1 % false positives, Qwen2.5-0.5B). That order is read
-from its abstract, not from its tables. LoRA leaves the table of tokens as it was, so that new tokens
+from its abstract, not from its tables. LoRA leaves the table of tokens as it is, so new tokens
 learn nothing there. Nothing was tuned, one seed was run, and LoRA in one setting: the numbers
 describe this set-up, not what a kind can do at best.
 

@@ -11,6 +11,7 @@ fill up to a multiple of eight.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,10 @@ class Networks:
         layers: Weights of each layer, single precision.
     """
 
-    def __init__(self, models: int, *, device: str, generator: torch.Generator) -> None:
-        self.models, self.device = models, device
+    def __init__(
+        self, models: int, *, device: str, generator: torch.Generator, compiled: bool = False
+    ) -> None:
+        self.models, self.device, self.compiled = models, device, compiled
         self.dtype = torch.float16 if device != "cpu" else torch.float32
         self.layers = []
         for outs, wide, real in zip(_OUTS, _WIDE, _REAL, strict=True):
@@ -42,10 +45,13 @@ class Networks:
             weight[..., : real + 1].uniform_(-side, side, generator=generator)
             self.layers.append(weight)
         self._generator = generator
+        self._pooling = _compiled_pooling() if compiled else (_pool, _unpool)
 
     def pick(self, which: list[int]) -> "Networks":
         """Return copies of some models."""
-        few = Networks(len(which), device=self.device, generator=self._generator)
+        few = Networks(
+            len(which), device=self.device, generator=self._generator, compiled=self.compiled
+        )
         few.layers = [weight[which] for weight in self.layers]
         return few
 
@@ -71,8 +77,9 @@ class Networks:
         hidden = torch.bmm(last, own[3])[..., :HIDDEN]
         hidden = hidden * seen["hidden kept"]
         flat = torch.bmm(hidden, own[2])[..., :1600]
-        second = _unpool(flat.reshape(every, 5, 5, FILTERS), seen["second taken"])
-        first = _unpool(self._through_second(second, own[1]), seen["first taken"])
+        unpool = self._pooling[1]
+        second = unpool(flat.reshape(every, 5, 5, FILTERS), seen["second taken"])
+        first = unpool(self._through_second(second, own[1]), seen["first taken"])
         first_own = torch.bmm(
             first.view(every, 784, FILTERS).transpose(1, 2), patches.view(every, 784, -1)
         )
@@ -122,9 +129,10 @@ class Networks:
     def _pool(self, values: Tensor, *, dropout: bool) -> tuple[Tensor, Tensor]:
         """Return ReLU, dropout, then the largest of 2 × 2; and the bit of which one that was."""
         if not dropout:
-            return _pool(values, None)
+            return self._pooling[0](values, None)  # type: ignore[no-any-return]
         images, high, wide, channels = values.shape
-        return _pool(values, self._bytes((images, high // 2, wide // 2, channels)))
+        kept = self._bytes((images, high // 2, wide // 2, channels))
+        return self._pooling[0](values, kept)  # type: ignore[no-any-return]
 
     def _bytes(self, shape: Any) -> Tensor:
         """Return random bytes."""
@@ -229,7 +237,7 @@ def poisson_batches(
         yield places.clamp_min(0), there.float()
 
 
-def _pool_plainly(values: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
+def _pool(values: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the largest of 2 × 2 that is positive and kept, and its bit: 1, 2, 4, 8, or 0."""
     taken = None
     for place, (down, right) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
@@ -247,7 +255,7 @@ def _pool_plainly(values: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
     return (best if kept is None else best * 2), taken
 
 
-def _unpool_plainly(back: Tensor, taken: Tensor) -> Tensor:
+def _unpool(back: Tensor, taken: Tensor) -> Tensor:
     """Return derivatives before dropout and pooling: twice what the kept one is given."""
     images, high, wide, channels = back.shape
     twice = back * 2
@@ -281,17 +289,7 @@ def _squares(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).square_()
 
 
-_pool, _unpool = _pool_plainly, _unpool_plainly
-
-
-def compile_pooling() -> None:
-    """Let torch write one kernel each for pooling and back, where it can."""
-    global _pool, _unpool
-    _pool = torch.compile(_pool_plainly, dynamic=True)
-    _unpool = torch.compile(_unpool_plainly, dynamic=True)
-
-
-def take_plain_pooling() -> None:
-    """Take pooling of torch's own operations, where it cannot write kernels."""
-    global _pool, _unpool
-    _pool, _unpool = _pool_plainly, _unpool_plainly
+@cache
+def _compiled_pooling() -> tuple[Any, Any]:
+    """Return pooling and back, one kernel each that torch writes."""
+    return torch.compile(_pool, dynamic=True), torch.compile(_unpool, dynamic=True)

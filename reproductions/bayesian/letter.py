@@ -74,6 +74,7 @@ class Letter:
 
     def __init__(self, given: argparse.Namespace, clock: Clock) -> None:
         self.given, self.clock = given, clock
+        self.compiled = given.device != "cpu"
         parts = [images(given.data / f"cifar10_train{part}.npz") for part in (1, 2)]
         x, y = (np.concatenate(side)[: given.train] for side in zip(*parts, strict=True))
         self.test = tuple(part[: given.test] for part in images(given.data / "cifar10_test.npz"))
@@ -141,11 +142,10 @@ class Letter:
         """Return seconds per step of all models of a trial, after kernels have been chosen."""
         given = self.given
         if given.device != "cpu":
-            half.compile_pooling()
             try:
                 self._train(0, 1, steps=2)
             except Exception as error:
-                half.take_plain_pooling()
+                self.compiled = False
                 self.say("pooling is not compiled:", type(error).__name__, str(error)[:300])
         self._train(0, given.runs, steps=20 if given.device != "cpu" else 1)
         self._wait()
@@ -207,7 +207,9 @@ class Letter:
         device = self.given.device
         rng = np.random.default_rng([seed, runs])
         generator = torch.Generator(device).manual_seed(int(rng.integers(2**63)))
-        networks = half.Networks(2 * runs, device=device, generator=generator)
+        networks = half.Networks(
+            2 * runs, device=device, generator=generator, compiled=self.compiled
+        )
         everyone = torch.arange(len(self.labels), device=device).repeat(2 * runs, 1)
         everyone[runs:, self.added] = -1
         batches = half.poisson_batches(

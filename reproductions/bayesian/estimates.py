@@ -20,6 +20,7 @@ SINGLE = {name: (name,) for name in ("mean", "std", "min", "max")}  # lines of F
 NUMBERS = (1, 2, 5, 10, 50, 100, 1000)
 ALL_NUMBERS = (1, 2, 5, 10, 50, 100, 500, 1000)  # of Figure 6
 COUNTED = (1, 2, 5, 10, 50)  # samples whose mean's accuracy is printed
+ACCURACY = "accuracy.npz"  # of ``letter.py``, which keeps means alone
 UNITS = (None, 1e-4, 1e-3, 1e-2, 1e-1)
 Sides = dict[str, tuple[Any, Any]]
 """Inside and outside, of one record: ``vector`` (runs,) and ``samples`` (runs, T)."""
@@ -103,6 +104,9 @@ def over(values: list[float]) -> str:
 
 def accuracy_by_number(folder: Path) -> list[float]:
     """Of means of so many samples as the paper counts, in %."""
+    if (folder / ACCURACY).exists():
+        with np.load(folder / ACCURACY) as known:
+            return [100 * float(share) for share in known["shares"].mean(1)[: len(COUNTED)]]
     with np.load(kept_at(folder, 0)) as known:
         drawn, labels = known["test_samples"].astype(np.float64), known["test_labels"]
     tried = labels[: drawn.shape[1]]
@@ -111,8 +115,12 @@ def accuracy_by_number(folder: Path) -> list[float]:
 
 def accuracy_and_ties(folder: Path, unit: float | None) -> tuple[float, float]:
     """Of means of 50 samples rounded to a unit, in %: how many are right, how many tie."""
-    with np.load(kept_at(folder, 0)) as known:
-        drawn, labels = known["test_samples"].astype(np.float64), known["test_labels"]
+    if (folder / ACCURACY).exists():
+        with np.load(folder / ACCURACY) as known:
+            drawn, labels = known["means"][0][:, :, None].astype(np.float64), known["labels"]
+    else:
+        with np.load(kept_at(folder, 0)) as known:
+            drawn, labels = known["test_samples"].astype(np.float64), known["test_labels"]
     form = ReleaseForm("mean", unit)
     tried = labels[: drawn.shape[1]]
     useful = [measure_utility(form.central(samples), tried, unit=unit) for samples in drawn]

@@ -13,7 +13,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -47,32 +47,61 @@ class Clock:
         return self.limit - (time.monotonic() - self.started)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is trained, and how long.
+
+    Attributes:
+        data: Folder of the images.
+        out: Folder of what models say.
+        device: ``"cuda"``; a CPU takes months.
+        limit: Seconds.
+        epochs: Of a model.
+        runs: Models per side of a trial.
+        trials: How many.
+        first: Part to begin with.
+        samples: T.
+        train: Images, of which D lacks one.
+        test: Images.
+    """
+
+    data: Path
+    out: Path
+    device: str = "cuda"
+    limit: float = math.inf
+    epochs: int = 60
+    runs: int = 50
+    trials: int = 10
+    first: int = 0
+    samples: int = 1000
+    train: int = 20_000
+    test: int = 10_000
+
+
 def main() -> None:
     """Train parts until all trials are there or the time is over."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--limit", type=float, default=240, help="seconds")
-    parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--runs", type=int, default=50, help="models per side of a trial")
-    parser.add_argument("--trials", type=int, default=10)
-    parser.add_argument("--first", type=int, default=0, help="part to begin with")
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--train", type=int, default=20_000, help="images")
-    parser.add_argument("--test", type=int, default=10_000, help="images")
-    given = parser.parse_args()
+    for part in fields(Plan):
+        kind = {"data": Path, "out": Path, "device": str, "limit": float}.get(part.name, int)
+        needed = part.default is MISSING
+        default = None if needed else part.default
+        parser.add_argument(f"--{part.name}", type=kind, required=needed, default=default)
+    train(Plan(**vars(parser.parse_args())))
+
+
+def train(plan: Plan) -> None:
+    """Train what is missing."""
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    given.out.mkdir(parents=True, exist_ok=True)
+    plan.out.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
-        Letter(given, Clock(given.limit)).run()
+        Letter(plan, Clock(plan.limit)).run()
 
 
 class Letter:
     """All images on the device, and what is trained on them."""
 
-    def __init__(self, given: argparse.Namespace, clock: Clock) -> None:
+    def __init__(self, given: Plan, clock: Clock) -> None:
         self.given, self.clock = given, clock
         self.compiled = given.device != "cpu"
         parts = [images(given.data / f"cifar10_train{part}.npz") for part in (1, 2)]
@@ -102,6 +131,8 @@ class Letter:
     def run(self) -> None:
         """Train one part after the other, of as many models as a trial has or the time allows."""
         given = self.given
+        if self._assemble() >= given.trials * given.runs:
+            return
         per_step = self.warm_up()
         for part in range(given.first, 10**4):
             if self._path(part, D).exists():
@@ -280,7 +311,7 @@ class Letter:
         }
 
     def _path(self, part: int, number: int, what: str = "") -> Path:
-        return Path(self.given.out) / f"part-{part}-{number}{what}.npz"
+        return self.given.out / f"part-{part}-{number}{what}.npz"
 
     def _wait(self) -> None:
         if self.given.device != "cpu":

@@ -52,6 +52,18 @@ def with_none(folder: Path, trials: list[int]) -> list[Sides]:
     return found
 
 
+def with_labels_permuted(every: list[Sides], count: int, *, seed: int = 0) -> list[Sides]:
+    """The same models, of either side at random, so often for each trial: chance alone."""
+    found = []
+    for rng, sides in zip(np.random.default_rng(seed).spawn(len(every)), every, strict=True):
+        half = len(sides["vector"][0])
+        for _ in range(count):
+            order = rng.permutation(half + len(sides["vector"][1]))
+            pooled = {name: np.concatenate(both)[order] for name, both in sides.items()}
+            found.append({name: (both[:half], both[half:]) for name, both in pooled.items()})
+    return found
+
+
 def _sides(inside: tuple[Any, int], outside: tuple[Any, int]) -> Sides:
     return {
         name: (inside[0][name][:, inside[1]], outside[0][name][:, outside[1]])
@@ -115,6 +127,28 @@ def accuracy_by_number(folder: Path) -> list[float]:
 
 def accuracy_and_ties(folder: Path, unit: float | None) -> tuple[float, float]:
     """Of means of 50 samples rounded to a unit, in %: how many are right, how many tie."""
+    by_model = _accuracy_and_ties(folder, unit)
+    return float(by_model[0].mean()), float(by_model[1].mean())
+
+
+def points_lost(folder: Path, unit: float) -> list[float]:
+    """Of the accuracy of each model by rounding the mean of 50 samples, in points."""
+    plain, rounded = (_accuracy_and_ties(folder, each)[0] for each in (None, unit))
+    return list(plain - rounded)
+
+
+def plain_accuracy(folder: Path) -> list[float]:
+    """Of each model without dropout, in %."""
+    if (folder / ACCURACY).exists():
+        with np.load(folder / ACCURACY) as known:
+            return list(100 * known["shares"][-1])
+    with np.load(kept_at(folder, 0)) as known:
+        said = known["test_vector"].astype(np.float64).argmax(-1)
+        return list(100 * np.mean(said == known["test_labels"], axis=1))
+
+
+def _accuracy_and_ties(folder: Path, unit: float | None) -> Any:
+    """By model, ``(2, models)``."""
     if (folder / ACCURACY).exists():
         with np.load(folder / ACCURACY) as known:
             drawn, labels = known["means"][0][:, :, None].astype(np.float64), known["labels"]
@@ -124,5 +158,4 @@ def accuracy_and_ties(folder: Path, unit: float | None) -> tuple[float, float]:
     form = ReleaseForm("mean", unit)
     tried = labels[: drawn.shape[1]]
     useful = [measure_utility(form.central(samples), tried, unit=unit) for samples in drawn]
-    accuracy = 100 * np.mean([each.accuracy for each in useful])
-    return float(accuracy), float(100 * np.mean([each.ties for each in useful]))
+    return 100 * np.array([[each.accuracy, each.ties] for each in useful]).T

@@ -189,21 +189,7 @@ class Letter:
         self.say(f"{1000 * per_step:.1f} ms per step of {2 * given.runs}: {rate:.0f} steps/s")
         if given.device != "cpu":
             self.say(f"{torch.cuda.max_memory_allocated() / 2**30:.0f} GiB of device memory")
-            self._profile()
         return per_step
-
-    def _profile(self) -> None:
-        """Write which kernels take the time of three steps."""
-        from torch.profiler import ProfilerActivity, profile
-
-        try:
-            with profile(activities=[ProfilerActivity.CUDA]) as seen:
-                self._train(2, self.given.runs, steps=3)
-                self._wait()
-            table = seen.key_averages().table(sort_by="cuda_time_total", row_limit=25)
-        except Exception as error:
-            table = repr(error)
-        (self.given.out / "profile.txt").write_text(table)
 
     def train_part(self, part: int, runs: int) -> None:
         """Train so many models per side and write what they say."""

@@ -185,11 +185,11 @@ def _same_order(one: Pair, other: Pair) -> bool | None:
     return None if 0 in (published, ours) else published == ours
 
 
-def _sign(one: Number, other: Number) -> int:
-    """Which is larger: 0 where it cannot be said."""
+def _sign(one: Number, other: Number, *, apart: float = 2.0) -> int:
+    """Which is larger: 0 where it cannot be said, by so many standard errors."""
     difference = one.value - other.value
     error = np.hypot(one.error or 0, other.error or 0)
-    return 0 if abs(difference) <= 2 * error else int(np.sign(difference))
+    return 0 if abs(difference) <= apart * error else int(np.sign(difference))
 
 
 def _judge(answers: Iterator[bool | None]) -> str:
@@ -203,7 +203,8 @@ def _meet(item: Item, row: Row) -> str:
     """Whether ours is what is demanded, beyond two standard errors where these are known."""
     expect, own = row.expect, _measured(item, row)
     if expect.shape:
-        return SAME_DIRECTION if _SHAPES[expect.shape](own) else DIFFERS
+        has_shape = _SHAPES[expect.shape](own)
+        return CANNOT_TELL if has_shape is None else SAME_DIRECTION if has_shape else DIFFERS
     here = own[expect.part - 1]
     if expect.equals:
         others = [_reference(item, name, expect.part).value for name in expect.equals]
@@ -234,16 +235,27 @@ def _rises(numbers: list[Number]) -> bool:
     return all(later.value > earlier.value for earlier, later in pairwise(numbers))
 
 
-def _jumps(numbers: list[Number]) -> bool:
+def _jumps(numbers: list[Number]) -> bool | None:
+    """Whether all but the first are alike, and the first is not; None where errors hide it."""
     first, *later = (number.value for number in numbers)
-    return bool(np.ptp(later) < abs(np.mean(later) - first))
+    gap = abs(np.mean(later) - first)
+    errors = [number.error for number in numbers if number.error is not None]
+    if len(errors) < len(numbers):
+        return bool(np.ptp(later) < gap)
+    if not _is_level(numbers[1:]):
+        return False
+    # Later ones are of the same models, so that their mean is no surer than one of them.
+    return True if gap > 2 * np.hypot(errors[0], max(errors[1:])) else None
 
 
 def _is_level(numbers: list[Number]) -> bool:
-    return all(_sign(one, other) == 0 for one, other in combinations(numbers, 2))
+    """Whether no two differ; of many pairs one is two standard errors apart by chance."""
+    pairs = list(combinations(numbers, 2))
+    apart = float(scipy.stats.norm.isf(scipy.stats.norm.sf(2) / len(pairs)))
+    return all(_sign(one, other, apart=apart) == 0 for one, other in pairs)
 
 
-_SHAPES: dict[str, Callable[[list[Number]], bool]] = {
+_SHAPES: dict[str, Callable[[list[Number]], bool | None]] = {
     "rises": _rises,
     "jumps, then stays": _jumps,
     "stays": _is_level,

@@ -20,6 +20,7 @@ SINGLE = {name: (name,) for name in ("mean", "std", "min", "max")}  # lines of F
 NUMBERS = (1, 2, 5, 10, 50, 100, 1000)
 ALL_NUMBERS = (1, 2, 5, 10, 50, 100, 500, 1000)  # of Figure 6
 COUNTED = (1, 2, 5, 10, 50)  # samples whose mean's accuracy is printed
+ACCURACY = "accuracy.npz"  # of ``letter.py``, which keeps means alone
 UNITS = (None, 1e-4, 1e-3, 1e-2, 1e-1)
 Sides = dict[str, tuple[Any, Any]]
 """Inside and outside, of one record: ``vector`` (runs,) and ``samples`` (runs, T)."""
@@ -48,6 +49,18 @@ def with_none(folder: Path, trials: list[int]) -> list[Sides]:
                 np.load(kept_at(folder, other)) as outside,
             ):
                 found += [_sides((inside, way), (outside, way)) for way in range(len(WAYS))]
+    return found
+
+
+def with_labels_permuted(every: list[Sides], count: int, *, seed: int = 0) -> list[Sides]:
+    """The same models, of either side at random, so often for each trial: chance alone."""
+    found = []
+    for rng, sides in zip(np.random.default_rng(seed).spawn(len(every)), every, strict=True):
+        half = len(sides["vector"][0])
+        for _ in range(count):
+            order = rng.permutation(half + len(sides["vector"][1]))
+            pooled = {name: np.concatenate(both)[order] for name, both in sides.items()}
+            found.append({name: (both[:half], both[half:]) for name, both in pooled.items()})
     return found
 
 
@@ -103,6 +116,9 @@ def over(values: list[float]) -> str:
 
 def accuracy_by_number(folder: Path) -> list[float]:
     """Of means of so many samples as the paper counts, in %."""
+    if (folder / ACCURACY).exists():
+        with np.load(folder / ACCURACY) as known:
+            return [100 * float(share) for share in known["shares"].mean(1)[: len(COUNTED)]]
     with np.load(kept_at(folder, 0)) as known:
         drawn, labels = known["test_samples"].astype(np.float64), known["test_labels"]
     tried = labels[: drawn.shape[1]]
@@ -111,10 +127,35 @@ def accuracy_by_number(folder: Path) -> list[float]:
 
 def accuracy_and_ties(folder: Path, unit: float | None) -> tuple[float, float]:
     """Of means of 50 samples rounded to a unit, in %: how many are right, how many tie."""
+    by_model = _accuracy_and_ties(folder, unit)
+    return float(by_model[0].mean()), float(by_model[1].mean())
+
+
+def points_lost(folder: Path, unit: float) -> list[float]:
+    """Of the accuracy of each model by rounding the mean of 50 samples, in points."""
+    plain, rounded = (_accuracy_and_ties(folder, each)[0] for each in (None, unit))
+    return list(plain - rounded)
+
+
+def plain_accuracy(folder: Path) -> list[float]:
+    """Of each model without dropout, in %."""
+    if (folder / ACCURACY).exists():
+        with np.load(folder / ACCURACY) as known:
+            return list(100 * known["shares"][-1])
     with np.load(kept_at(folder, 0)) as known:
-        drawn, labels = known["test_samples"].astype(np.float64), known["test_labels"]
+        said = known["test_vector"].astype(np.float64).argmax(-1)
+        return list(100 * np.mean(said == known["test_labels"], axis=1))
+
+
+def _accuracy_and_ties(folder: Path, unit: float | None) -> Any:
+    """By model, ``(2, models)``."""
+    if (folder / ACCURACY).exists():
+        with np.load(folder / ACCURACY) as known:
+            drawn, labels = known["means"][0][:, :, None].astype(np.float64), known["labels"]
+    else:
+        with np.load(kept_at(folder, 0)) as known:
+            drawn, labels = known["test_samples"].astype(np.float64), known["test_labels"]
     form = ReleaseForm("mean", unit)
     tried = labels[: drawn.shape[1]]
     useful = [measure_utility(form.central(samples), tried, unit=unit) for samples in drawn]
-    accuracy = 100 * np.mean([each.accuracy for each in useful])
-    return float(accuracy), float(100 * np.mean([each.ties for each in useful]))
+    return 100 * np.array([[each.accuracy, each.ties] for each in useful]).T

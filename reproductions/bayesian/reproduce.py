@@ -32,11 +32,12 @@ from estimates import (
     estimates,
     estimates_of_figure_5,
     over,
+    plain_accuracy,
     statistics_of,
     with_none,
     with_record,
 )
-from trainings import BATCH, PAPER, SIGMA, WAYS, Settings, kept_at, train, trials_in
+from trainings import BATCH, PAPER, SIGMA, WAYS, Settings, train, trials_in
 
 from epsilometer.accounting import pld, rdp
 from epsilometer.audits.posterior.finding import learn_scores
@@ -195,9 +196,7 @@ def _figure_8(out: Path, trials: list[int]) -> list[str]:
         lines.append(
             f"| {unit or 'none'} | " + " | ".join(cells) + f" | {accuracy:.1f} | {ties:.2f} |"
         )
-    with np.load(kept_at(out, 0)) as known:
-        said_plainly = known["test_vector"].astype(np.float64).argmax(-1)
-        plain = 100 * np.mean(said_plainly == known["test_labels"])
+    plain = np.mean(plain_accuracy(out))
     shares = zip(COUNTED, accuracy_by_number(out), strict=True)
     said = ", ".join(f"{share:.1f} ({number})" for number, share in shares)
     return [

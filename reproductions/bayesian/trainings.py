@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cifar import Images, images
 
 from epsilometer._extras import needs
 from epsilometer.audits.training.canaries import adversarial
@@ -26,8 +27,6 @@ from epsilometer.sampling.samplers import Poisson
 BATCH, SIGMA, RATE, SAMPLES = 256, 0.5, 0.15, 1000
 PAPER = {"sampling_rate": 256 / 50_000, "steps": 11_700}
 WAYS = ("random", "random + noise", "high loss", "high loss + noise")
-Images = tuple[np.ndarray, np.ndarray]
-"""Pixels and labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,15 +118,6 @@ def train(
         training=lambda records: training(records, settings.runs),
         stop_after=stop_after,
     )
-
-
-def images(path: Path) -> Images:
-    """CIFAR-10 as its file codes it: second differences, R − G and B − G."""
-    with np.load(path) as arrays:
-        coded, labels = arrays["d"], arrays["y"]
-    x = coded.cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
-    x[[0, 2]] += x[1]
-    return x.transpose(1, 0, 2, 3).astype(np.float32) / 255, labels.astype(np.int64)
 
 
 def train_stand_ins(

@@ -138,6 +138,18 @@ def test_allocation_lies_between_the_ends_of_pld_accounting(
     assert below <= found <= above
 
 
+@pytest.mark.parametrize(
+    ("noise", "steps", "low", "high"),
+    [(1.0, 100, 0.580, 1.029), (0.5, 100, 5.343, 6.415), (0.8, 20, 2.721, 3.486),
+     (1.5, 1000, 0.014, 0.119)],
+)  # fmt: skip
+def test_allocation_lies_between_the_ends_of_random_allocation(
+    noise: float, steps: int, low: float, high: float
+) -> None:
+    """Ends of random-allocation 1.0.5 at δ = 1e-5; it needs an older NumPy than this project."""
+    assert low < allocation_epsilon(noise_multiplier=noise, steps=steps, delta=1e-5) < high
+
+
 # --- clones
 @pytest.mark.parametrize("sigma", [0.8, 3.0])
 @pytest.mark.parametrize(

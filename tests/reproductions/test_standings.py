@@ -148,6 +148,23 @@ def test_words_are_compared_by_what_they_demand(expect, ours, expected):
     assert standing(said, line("1", "2.0 ± 0.1")) == expected
 
 
+@pytest.mark.parametrize(
+    ("value", "spread", "expected"),
+    [
+        ("1.0, 2.2, 2.1", "0.1, 0.1, 0.1", "same direction"),
+        ("1.0, 2.2, 2.1", "0.5, 0.5, 0.5", "cannot tell"),
+        ("1.0, 2.2, 3.1", "0.1, 0.1, 0.1", "differs"),
+    ],
+)
+def test_a_jump_is_judged_beside_its_errors(value, spread, expected):
+    said = line("", "0") | {
+        "published": Stated(text="so it is"),
+        "ours": Stated(value=value, spread=spread, runs=1),
+        "expect": Expect(shape="jumps, then stays"),
+    }
+    assert standing(said) == expected
+
+
 def test_one_sided_rows_differ_jointly_though_each_agrees():
     rows = [line(f"{value:.2f}", f"{value - 1.9:.2f} ± 1.00") for value in (10, 20, 30, 40, 50)]
     item = table(*rows, runs=100)

@@ -1,0 +1,129 @@
+"""Many CNNs at once in half precision train as one by one by autograd."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+FOLDER = Path(__file__).parents[2] / "reproductions" / "bayesian"
+
+
+@pytest.fixture
+def half(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.delitem(sys.modules, "half", raising=False)
+    import half
+
+    return half
+
+
+def _module(networks, which):
+    """The same network of torch's own layers."""
+    from epsilometer.networks.models import dropout_cnn
+
+    module = dropout_cnn()
+    real = [part for part in module if hasattr(part, "weight")]
+    for place, part in enumerate(real):
+        weight = networks.layers[place][which].clone()
+        if place < 2:
+            inputs = part.weight.shape[1]
+            kernel = weight[:, : 25 * inputs].reshape(64, 5, 5, inputs).permute(0, 3, 1, 2)
+        elif place == 2:  # channels last there, first here
+            kernel = weight[:, :1600].reshape(512, 5, 5, 64).permute(0, 3, 1, 2).reshape(512, 1600)
+        else:
+            kernel = weight[:, :512]
+        part.weight.data.copy_(kernel)
+        part.bias.data.copy_(weight[:, {0: 75, 1: 1600, 2: 1600, 3: 512}[place]])
+    return module
+
+
+def _networks(half, models=2):
+    return half.Networks(models, device="cpu", generator=torch.Generator().manual_seed(0))
+
+
+def test_says_what_the_network_of_the_paper_says(half):
+    networks = _networks(half)
+    x = np.random.default_rng(0).random((3, 3, 32, 32), np.float32)
+    patches = half.patches_of(x, device="cpu").expand(2, -1, -1, -1).contiguous()
+    with torch.no_grad():
+        found = networks.predict(patches, dropout=False)
+        for which in range(2):
+            said = _module(networks, which).eval()(torch.from_numpy(x))
+            assert torch.allclose(found[which], said, atol=1e-5)
+
+
+def test_clipped_sums_are_those_of_autograd(half, monkeypatch):
+    networks = _networks(half)
+    rng = np.random.default_rng(0)
+    x, y = rng.random((2, 4, 3, 32, 32), np.float32) * 9, rng.integers(10, size=(2, 4))
+    dropped = {}
+
+    def bytes_of(shape):
+        made = torch.from_numpy(rng.integers(256, size=tuple(shape)).astype(np.uint8))
+        dropped[tuple(shape)] = made.clone()
+        return made
+
+    monkeypatch.setattr(networks, "_bytes", bytes_of)
+    patches = torch.stack([half.patches_of(each, device="cpu") for each in x])
+    there = torch.tensor([[1.0, 1, 0, 1], [1, 1, 1, 1]])
+    with torch.no_grad():
+        found = networks.sum_clipped(patches, torch.from_numpy(y), there)
+    for which in range(2):
+        module = _module(networks, which)
+        expected, norms = [0.0] * 8, []
+        for example in range(4):
+            at = 4 * which + example
+            masks = [
+                _spread(dropped[8, 14, 14, 64][at]),
+                _spread(dropped[8, 5, 5, 64][at]),
+                2.0 * (dropped[2, 4, 512][which, example] & 1),
+            ]
+            logits = _forward(module, torch.from_numpy(x[which, example])[None], masks)
+            loss = torch.nn.functional.cross_entropy(logits, torch.tensor([y[which, example]]))
+            gradients = torch.autograd.grad(loss, list(module.parameters()))
+            norm = sum(float(part.square().sum()) for part in gradients) ** 0.5
+            norms.append(norm)
+            weight = there[which, example] * min(1, 1 / norm)
+            expected = [
+                total + weight * part for total, part in zip(expected, gradients, strict=True)
+            ]
+        assert max(norms) > 1  # or nothing is clipped
+        twin = _networks(half)
+        twin.layers = [part.clone() for part in found]
+        summed = list(_module(twin, which).parameters())
+        for one, other in zip(summed, expected, strict=True):
+            assert torch.allclose(one.data, other, atol=2e-5)
+
+
+def _spread(bits):
+    """Bits 1, 2, 4, 8 of a byte say which of 2 × 2 are kept: channels first, twice as large."""
+    high, wide, channels = bits.shape
+    four = torch.stack([(bits >> place) & 1 for place in range(4)], -1)
+    four = four.view(high, wide, channels, 2, 2).permute(2, 0, 3, 1, 4)
+    return 2.0 * four.reshape(1, channels, 2 * high, 2 * wide)
+
+
+def _forward(module, x, masks):
+    masks = iter(masks)
+    for part in module:
+        x = x * next(masks).view(1, *x.shape[1:]) if isinstance(part, torch.nn.Dropout) else part(x)
+    return x
+
+
+def test_batches_are_poisson_and_nobody_is_drawn_twice(half):
+    records = torch.arange(50).repeat(3, 1)
+    records[1:, 7] = -1
+    counts = np.zeros((3, 50))
+    for places, there in half.poisson_batches(
+        records, sampling_rate=0.2, steps=2000, rng=np.random.default_rng(0)
+    ):
+        for model in range(3):
+            drawn = places[model][there[model] > 0].numpy()
+            assert len(set(drawn)) == len(drawn)
+            counts[model, drawn] += 1
+    assert counts[1:, 7].sum() == 0
+    counts[1:, 7] = 400
+    assert np.abs(counts - 400).max() < 5 * np.sqrt(2000 * 0.2 * 0.8)

@@ -105,7 +105,7 @@ class BatchedGaussian:
         return "triton" if fused and has("triton") else "torch"
 
     def play(self, runs: int, rng: np.random.Generator) -> Scores:
-        """Play ``runs`` times with the target and as often without; same ``rng``, same scores.
+        """Run ``runs`` times with the target and as often without; same ``rng``, same scores.
 
         Args:
             runs: Trials of either kind.
@@ -119,7 +119,7 @@ class BatchedGaussian:
         return Scores(inside=inside, outside=outside)
 
     def count(self, runs: int, rng: np.random.Generator, *, thresholds: ArrayLike) -> ScoreCounts:
-        """Play, and count at thresholds: memory does not grow with the runs.
+        """Run, and count at thresholds: memory does not grow with the runs.
 
         Args:
             runs: Trials of either kind.

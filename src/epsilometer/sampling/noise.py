@@ -204,7 +204,7 @@ class MatrixNoise:
         return known[:rounds, :rounds]
 
     def sensitivity(self, participations: int, *, rounds: int, apart: int = 1) -> float:
-        r"""The most of :math:`\|\sum_{i \in S} C_i u_i^T\|` over rounds S and updates u of norm 1.
+        r"""Return the largest :math:`\|\sum_{i \in S} C_i u_i^T\|` over rounds S and unit u.
 
         Which is at most the root of the sum of :math:`|C^T C|` over S × S. Where that falls the
         later and the further apart two rounds are (as of :class:`SquareRoot`), the first rounds

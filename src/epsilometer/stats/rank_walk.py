@@ -174,7 +174,7 @@ def compute_weights(epsilon: float, delta: float) -> tuple[float, float]:
 
 
 def is_affordable(n_in: int, n_out: int, *, delta: float, alpha: float) -> bool:
-    """Whether the exact law takes milliseconds, and has digits enough."""
+    """Return whether the exact law takes milliseconds, and has digits enough."""
     revealed = sum(count_revealed(side, delta, alpha) for side in (n_in, n_out))
     largest = next((most for many, most in _LARGEST.items() if revealed <= many), 0)
     scores = n_in + n_out

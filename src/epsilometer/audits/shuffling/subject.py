@@ -181,7 +181,7 @@ class _Game:
     sampling: SamplerFinding
 
     def play(self, trials: int) -> EpsilonFinding:
-        """Play all trials; the paper's own bound stands beside the valid one, marked as invalid."""
+        """Run all trials; show the paper's own bound beside the valid one, marked as invalid."""
         rng = np.random.default_rng(self.seed)
         runs = trials // 2
         scores: Observed

@@ -77,7 +77,7 @@ SUBJECTS = (Runs,)
 
 
 def run_audit(subject: Runs, request: Request) -> Audit:
-    """Play runs with the record and as many without it, and judge the claim by them."""
+    """Run with the record and as often without it, and judge the claim by the scores."""
     block = subject.block or choose_block(subject.runs)
     check_until(request, also=subject.also, blocks=-(-subject.runs // block))
     job = RunsJob(

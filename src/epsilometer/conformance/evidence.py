@@ -64,7 +64,7 @@ def add_weighted(logs: Iterable[float]) -> float:
 
 
 def scale_ratios(count: ArrayLike, squares: ArrayLike, scales: FloatArray = SMALLER) -> FloatArray:
-    r """Return log-likelihood ratios of noise of other scales against scale 1.
+    r"""Return log-likelihood ratios of noise of other scales against scale 1.
 
     :math:`\ln \prod N(0, s^2)/N(0, 1) = -n \ln s - (s^{-2} - 1) S / 2`, where S is the sum of n
     squares. For s < 1 its exponential has expectation at most 1 under every scale of at least 1 and

@@ -74,7 +74,7 @@ class NoiseGroup:
 
 
 def limit_scale(count: ArrayLike, squares: ArrayLike, *, alpha: float) -> FloatArray:
-    r """Return an anytime upper limit on the scale of Gaussian noise, from n residuals.
+    r"""Return an anytime upper limit on the scale of Gaussian noise, from n residuals.
 
     A scale s is excluded where :math:`Q = S/s^2` is so small that the mixture of likelihood ratios
     :math:`\int_1^\infty t^{n/2} e^{-(t - 1) Q/2} \kappa t^{-1-\kappa} dt` reaches 1/α. Under every

@@ -34,7 +34,7 @@ from epsilometer.types import FloatArray
 
 
 def target_canary(observations: ArrayLike, *, sigma: float) -> FloatArray:
-    r """Know the target's gradient only: its batch has mean 1 or 0, the others 0.
+    r"""Know the target's gradient only: its batch has mean 1 or 0, the others 0.
 
     .. math:: \ln\Lambda = \sum_{\text{epochs}} -\frac{1}{2\sigma^2}
        + \ln\frac{1}{T}\sum_t e^{o_t/\sigma^2}

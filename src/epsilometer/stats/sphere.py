@@ -142,7 +142,7 @@ def cosine_bound(
     rule: Literal["ranks", "quantiles"] = "ranks",
     rounds: int = 1,
 ) -> EpsilonLowerBound:
-    r """Bound ε from below from the cosines of canaries that took part, by counting.
+    r"""Bound ε from below from the cosines of canaries that took part, by counting.
 
     The chance that a canary which took no part reaches a threshold is known exactly, so only one
     rate has to be limited: by Clopper–Pearson, with 1 − confidence shared among thresholds and
@@ -204,7 +204,7 @@ def tied_bound(
     confidence: float = DEFAULT_CONFIDENCE,
     orthonormal: bool = False,
 ) -> EpsilonLowerBound:
-    r """Bound ε from below from the mean c̄ of the cosines: ε at μ = √d·(k·c̄/s − q)/s.
+    r"""Bound ε from below from the mean c̄ of the cosines: ε at μ = √d·(k·c̄/s − q)/s.
 
     Let s be the length of the sum of k canaries, and q a quantile of the null. k·c̄/s is the cosine
     with that sum. With Gaussian noise its tangent times √(d−1) is a noncentral t of d − 1 degrees

@@ -131,8 +131,8 @@ class TradeoffCurve:
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return limits on the true rates that hold at all thresholds together.
 
-        Each of the n possible counts of a sample is given α/4n per side; the limits then hold
-        for every threshold at once, whatever the law of the scores (see docs/design.md).
+        Each of the n possible counts of a sample is given α/4n per side. So the limits hold for
+        every threshold at once, whatever the law of the scores.
 
         Returns:
             FPR low, FPR high, FNR low, FNR high, each of the shape of ``thresholds``.

@@ -188,7 +188,7 @@ def noise_limit(
     """Return an upper limit on the noise multiplier of Poisson-sampled DP-SGD.
 
     Guarantees: is below the true noise multiplier in at most ``1 - confidence`` of audits.
-    Assumes: as ``poisson_bound``. A score ``per="step"`` depends on one step alone; steps without
+    Assumes: as ``poisson_bound``. A score ``per="step"`` depends on one step alone. Steps without
         the canary, of runs with it or without, are all outside scores, and the more the better.
         What other records add to a step is the same with the canary and without it.
 

@@ -2,7 +2,7 @@
 
 The numbers are those of one pair of datasets (one record of +1 or of 0 among records of −1, the
 zero-out adjacency), exact to a stated numerical error. The worst pair leaks no less, so they are
-lower bounds on the sampler's ε; that this pair is the worst is conjectured (Chua et al. 2024), not
+lower bounds on the sampler's ε. That this pair is the worst is conjectured (Chua et al. 2024), not
 proved.
 """
 
@@ -186,7 +186,7 @@ def epoch_of(
     law = law_of(sampler, noise_multiplier, steps, batch_size)
     if law.rate is not None:
         raise InvalidArgument(
-            f"Expected a sampler that takes every record once an epoch, got {sampler!r}. For "
+            f"Expected a sampler that takes every record once per epoch, got {sampler!r}. For "
             "Poisson sampling take accounting.pld.poisson_epsilon."
         )
     return Epoch(steps=law.steps, noise=noise_multiplier, absent=law.absent)

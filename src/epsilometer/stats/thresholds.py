@@ -49,11 +49,11 @@ class RankGrid:
     """Thresholds at the 1st, 4th, 16th, 64th … highest outside (and lowest inside) score. Valid.
 
     With "in iff score > k-th highest outside score" the FPR is Beta(k, n−k+1) distributed whatever
-    the law of continuous scores, and smaller where scores are tied (Wilks 1941): the data place
+    the law of continuous scores, and smaller where scores are tied (Wilks 1941). The data place
     the threshold, yet its FPR is as if drawn before. Only the number of ranks is paid for.
 
     Where a rank falls among equal scores, both ends of the group are looked at too, for an eighth
-    of the error: rank k of all n gets its share 1/k, so that no rank need be named beforehand.
+    of the error. Rank k of all n gets its share 1/k, so that no rank need be named beforehand.
     """
 
     ratio: int = 4
@@ -264,7 +264,7 @@ def split(
     """Return a random part of the scores to choose on, and the rest.
 
     The same fraction of both sides; or, ``blind``, of all scores together, so that who is chosen
-    says nothing about who was in: one-run methods need the coins of the rest to stay fair.
+    says nothing about who was in. One-run methods need the coins of the rest to stay fair.
     """
     if isinstance(scores, ScoreCounts):
         raise InvalidArgument(

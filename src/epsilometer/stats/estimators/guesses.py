@@ -1,7 +1,7 @@
 """What both one-run methods share: guessing some canaries in, some out, and abstaining on others.
 
 In one run every canary is in or out by a fair coin. The guesser sees the scores but not the coins,
-so it may place its thresholds on the pooled scores at no cost; only the ways it tries are paid for.
+so it may place its thresholds on the pooled scores at no cost. Only the ways it tries are paid for.
 """
 
 import math

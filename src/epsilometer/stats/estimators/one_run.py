@@ -1,7 +1,7 @@
 """One training run, many canaries, under (ε, δ)-DP.
 
 A guess of a canary's coin is right with chance e^ε/(1 + e^ε) at most, whatever is known of the
-other coins (Steinke, Nasr, Jagielski 2023); what δ adds is proved in
+other coins (Steinke, Nasr, Jagielski 2023). What δ adds is proved in
 :mod:`epsilometer.stats.guess_looks`, for one look at the guesses and for many at once. ``AllRanks``
 makes looks at fine ranks from the top, from the bottom and from both ends, up to everybody.
 

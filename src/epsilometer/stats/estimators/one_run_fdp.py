@@ -163,7 +163,7 @@ def refute_curve(
     """Return whether so many right guesses have probability at most ``level`` under f-DP.
 
     If they had more, the chances of exactly i right guesses would obey the recursion of the
-    paper's Algorithm 3, started from the level; it raises their sum above the share of canaries
+    paper's Algorithm 3, started from the level. It raises their sum above the share of canaries
     that was guessed, which is a contradiction.
     """
     share = ways.made / ways.canaries

@@ -58,12 +58,10 @@ survived if it alone fails.
 
 ## What decides whether a unit is to blame
 
-Units are granted to workers as *leases*: which units, to whom, since when. A lease ends with an
-outcome of each unit, or it is lost, because the worker died or took too long. Units that were
-lost together are granted again one by one. A unit that was lost by itself is granted again when
-nothing else is under way, and only if it is lost there, `retries` times, does it fail. Where idle
-workers die meanwhile, somebody else kills them and nothing is counted. `epsilometer runs status`
-shows leases: which units are under way, and who is late.
+Units are granted to workers as *leases*. A lease ends with an outcome of each unit, or it is lost,
+because the worker died or took too long. Units that were lost together are granted again one by
+one. Only a unit that is lost `retries` times with nothing else under way fails. `epsilometer runs
+status` shows which units are under way, and who is late.
 
 A unit may take `timeout` seconds. Without one it is 30 times the median of finished units and at
 least a minute, and four times as long at each further try. While fewer than five are finished the
@@ -73,14 +71,10 @@ process and in threads cannot be ended; they are only reported.
 
 ## Memory
 
-The process that began a run holds at most 128 MB of finished units, beside twice the largest one:
-what waits for an earlier unit is read from the store again, arrays go to the disk without a copy,
-and workers wait where the disk is slow. `python -m tests.faults.memory 400 1` prints the peak, in
-MB, of a run of 400 units of 1 MB that all wait for the first, and what there was before it: 118
-and 48 (584 and 48 in 1.0.0rc1). Of two units of 200 MB it is 450 (1,049).
-Units that are computed faster than they are written share fewer leases the larger they are: 800
-units of 1 MB from threads take 125 MB, 49 before the run, and from a Dask worker 167 and 67
-(`python -m tests.faults.memory 800 1 threads`, or `dask`).
+The process that began a run holds at most 128 MB of finished units, beside twice the largest one.
+`python -m tests.faults.memory 400 1` prints the peak, in MB, of a run of 400 units of 1 MB that all
+wait for the first, and what there was before it: 118 and 48. 800 units of 1 MB from threads take
+125 MB, 49 before the run, and from a Dask worker 167 and 67.
 
 ## Systems
 

@@ -98,7 +98,7 @@ def test_what_is_guaranteed_stands_in_the_reference(site: Path) -> None:
     assert heading
     entry = entry.partition("doc-section-title")[0]  # before its parameters
     assert "<p><strong>Guarantee:</strong> with the default method" in entry
-    assert "<p><strong>Assumption:</strong> the scores came about as their design says" in entry
+    assert "<p><strong>Assumption:</strong> the scores were drawn as their design says" in entry
     assert "<strong>Guarantee:</strong> all deciding bounds" in (
         site / "reference/values.html"
     ).read_text("utf-8")

@@ -27,7 +27,10 @@ def test_no_private_word_is_left() -> None:
         ("The lister is told what happens", ["is told what"]),
         ("20 steps an epoch", ["20 steps an epoch"]),
         ("A process a core", ["A process a core"]),
+        ("It draws once an epoch, 20 runs a side.", ["once an epoch", "runs a side"]),
+        ("a play's score and the promise", ["a play's", "the promise"]),
         ("recommended, 20 steps per epoch, told apart, unless told otherwise", []),
+        ("of a side, what was promised, replays and displays", []),
         ("ε = 6 with a record", []),
     ],
 )

@@ -65,8 +65,8 @@ def whole(least: int, **named: int) -> None:
 def scores(name: str, value: Any) -> FloatArray:
     """Return a read-only one-dimensional float array, without a copy where none is needed.
 
-    float32 and float64 arrays (memory-mapped ones too) keep their type; whole numbers and
-    booleans become float64; torch tensors are taken from any device without importing torch.
+    float32 and float64 arrays (memory-mapped ones too) keep their type. Whole numbers and
+    booleans become float64. Torch tensors are taken from any device without importing torch.
     """
     array = _as_array(name, value)
     if array.ndim != 1:

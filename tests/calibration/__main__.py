@@ -48,7 +48,7 @@ NOTES = """
 ## Notes
 
 - Rows of one-run methods whose samples would take too long are {shrink} times smaller (at least
-  25 a side): `one_run` Bonferroni, and all of `one_run_fdp`.
+  25 per side): `one_run` Bonferroni, and all of `one_run_fdp`.
 - `anytime` pays for being looked at after every pair; here it is looked at once.
 - Published() is what papers report: the most favourable threshold at no cost, with all of the error
   for each rate.

@@ -1,1 +1,1 @@
-"""Theory: what a mechanism promises."""
+"""Compute the ε of a mechanism from its settings."""

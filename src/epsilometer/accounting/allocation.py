@@ -1,7 +1,7 @@
 r"""Bound the ε of balls in bins from above: every record picks one batch of an epoch by itself.
 
 The pair that dominates (Chua et al. 2025; Feldman and Shenfeld 2025). An epoch has T batches; with
-the record, batch b, uniform on 1 … T, has mean 1 and all others 0; without it all have mean 0; the
+the record, batch b, uniform on 1 … T, has mean 1 and all others 0. Without it all have mean 0. The
 noise is N(0, σ²). No training leaks more:
 
 1. Tell the adversary which batches all *other* records picked. They picked independently of the
@@ -17,7 +17,7 @@ the record, U_t are independent with mean 1. Two roundings follow, and both only
 3. U is moved to the two ends of its cell on the grid 0, h, 2h, … so that its mass under both laws
    stays. The single step is then a post-processing of the rounded one (Doroshenko et al. 2022), and
    T steps, of which a random one has the record, are a post-processing of T rounded ones.
-4. U beyond the last cell counts as an infinite loss where the record is looked for; where its
+4. U beyond the last cell counts as an infinite loss where the record is looked for. Where its
    absence is, U is lowered to the last node, which lowers A.
 
 Sums of cells are a convolution power, by FFT; its rounding is added to the infinite loss. Epochs

@@ -82,7 +82,7 @@ class Epoch:
         return _LEAST
 
     def tails(self, tau: float, *, points: int) -> tuple[float, float, float, float]:
-        """P(L ≤ τ), P(L > τ), Q(L ≤ τ), Q(L > τ), each in its own direction."""
+        """Return P(L ≤ τ), P(L > τ), Q(L ≤ τ), Q(L > τ), each in its own direction."""
         log_k = tau + (2 * self.absent + 1) / (2 * self.noise**2)
         sums, masses = self._others(log_k, points)
         upper, lower = _branches(-sums, self.absent)
@@ -95,7 +95,7 @@ class Epoch:
         return found[0], found[1], found[2], found[3]
 
     def reveals_the_batch(self) -> bool:
-        """Whether the target's batch stands out so far that only its own value counts."""
+        """Return whether the target's batch stands out so far that only its own value counts."""
         mistaken = (self.steps - 1) * scipy.special.ndtr(-self.absent / (math.sqrt(2) * self.noise))
         return bool(self.steps == 1 or (self.absent > 0 and mistaken < self.least))
 
@@ -443,7 +443,7 @@ def _check_delta(epoch: Epoch, epochs: int, delta: float) -> None:
 
 
 def check_direction(direction: Direction) -> None:
-    """Refuses other words than those of ``Direction``."""
+    """Refuse other words than those of ``Direction``."""
     if direction not in ("both", *_DIRECTIONS):
         raise InvalidArgument(
             f"Expected direction 'both', {' or '.join(map(repr, _DIRECTIONS))}, got {direction!r}."
@@ -453,7 +453,7 @@ def check_direction(direction: Direction) -> None:
 def exact_epsilon(
     epoch: Epoch, *, epochs: int, delta: float, direction: Direction = "both"
 ) -> tuple[float, float, float, Direction]:
-    """ε, the ends of its numerical error, and the direction it comes from."""
+    """Return ε, the ends of its numerical error, and the direction it comes from."""
     check_direction(direction)
     _check_delta(epoch, epochs, delta)
     if direction == "both":
@@ -479,7 +479,7 @@ def exact_epsilon(
 def exact_delta(
     epoch: Epoch, *, epochs: int, epsilon: float, direction: Direction = "both"
 ) -> tuple[float, float, float, Direction]:
-    """δ, the ends of its numerical error, and the direction it comes from."""
+    """Return δ, the ends of its numerical error, and the direction it comes from."""
     check_direction(direction)
     if direction == "both":
         either = [
@@ -499,7 +499,7 @@ def exact_delta(
 def least_noise(
     epoch_of: Callable[[float], Epoch], *, epochs: int, epsilon: float, delta: float
 ) -> float:
-    """The noise at which ε is ``epsilon``: with less, the promise is false."""
+    """Return the noise at which ε is ``epsilon``; with less, the claim is false."""
     _check_delta(epoch_of(1.0), epochs, delta)
 
     def kept(noise: float) -> float:
@@ -524,7 +524,7 @@ def least_noise(
 
 
 def exact_curve(epoch: Epoch, *, epochs: int, fpr: FloatArray) -> FloatArray:
-    """Least FNR of any attack on this pair at each FPR."""
+    """Return the least FNR of any attack on this pair at each FPR."""
     if epoch.reveals_the_batch():
         return gdp_curve(fpr, mu=math.sqrt(epochs) / epoch.noise)
     present, absent = _compose_epochs(epoch, epochs, _FINER // 2 * _count_points(epoch))

@@ -83,7 +83,7 @@ def poisson_bound(
     adjacency: Adjacency = "add_remove",
     adversary: str = "unstated",
 ) -> EpsilonLowerBound:
-    """Bounds the ε of DP-SGD with Poisson sampling from below, tightly: only its noise is unknown.
+    """Bound the ε of Poisson-sampled DP-SGD from below, tightly: only its noise is unknown.
 
     Guarantees: exceeds the true ε in at most ``1 - confidence`` of audits of such a mechanism,
         whatever its noise and whatever the attack.
@@ -185,10 +185,10 @@ def noise_limit(
     rule: Rule = _RANK_SUM,
     seed: int = 0,
 ) -> NoiseLimit:
-    """Upper limit on the noise multiplier of DP-SGD with Poisson sampling.
+    """Return an upper limit on the noise multiplier of Poisson-sampled DP-SGD.
 
     Guarantees: is below the true noise multiplier in at most ``1 - confidence`` of audits.
-    Assumes: as ``poisson_bound``. A score ``per="step"`` depends on one step alone; steps without
+    Assumes: as ``poisson_bound``. A score ``per="step"`` depends on one step alone. Steps without
         the canary, of runs with it or without, are all outside scores, and the more the better.
         What other records add to a step is the same with the canary and without it.
 
@@ -236,7 +236,7 @@ def noise_limit(
 def epsilon_at_least(
     *, noise_multiplier: float, sampling_rate: float, steps: int, delta: float
 ) -> float:
-    """The ε of DP-SGD with Poisson sampling, rounded *down*: safe for a lower bound.
+    """Return the ε of DP-SGD with Poisson sampling, rounded *down*: safe for a lower bound.
 
     ``pld.poisson_epsilon`` is the same rounded up, safe for a claim.
 

@@ -123,7 +123,7 @@ def poisson_epsilon(
     delta: float,
     adjacency: Adjacency = "add_remove",
 ) -> float:
-    """The ε of DP-SGD whose batches take each record with probability ``sampling_rate``.
+    """Return the ε of DP-SGD whose batches take each record with probability ``sampling_rate``.
 
     Guarantee: at least the true ε, and above it by about 1e-5 of it at most.
 
@@ -140,7 +140,7 @@ def poisson_epsilon(
 def varied_poisson_epsilon(
     noise: Sequence[tuple[float, int]], *, sampling_rate: float, delta: float
 ) -> float:
-    """The ε of DP-SGD by Poisson sampling whose noise changes: pairs of noise multiplier and steps.
+    """Return the ε of Poisson-sampled DP-SGD from pairs of noise multiplier and steps.
 
     Example:
         >>> round(varied_poisson_epsilon([(1.0, 60), (1.0, 40)], sampling_rate=0.01, delta=1e-5), 2)
@@ -219,7 +219,7 @@ def _find_reach(delta: float, steps: int, rounding: Rounding) -> float:
 
 
 def poisson_epsilon_at_least(parts: Sequence[tuple[float, float, int]], *, delta: float) -> float:
-    """The ε of DP-SGD by Poisson sampling, rounded *down*, where noise and rate may change.
+    """Return a lower end of the ε of Poisson-sampled DP-SGD whose noise and rate may change.
 
     Guarantee: at most the true ε, and below it by some 1e-4 of it after 100 steps, 2e-3 after ten
         thousand.
@@ -269,7 +269,7 @@ def poisson_noise(
     steps: int,
     adjacency: Adjacency = "add_remove",
 ) -> float:
-    """The least noise multiplier with which Poisson-sampled DP-SGD is (ε, δ)-DP, to 1e-5."""
+    """Return the least noise multiplier with which Poisson-sampled DP-SGD is (ε, δ)-DP, to 1e-5."""
     _validate.positive(epsilon=epsilon)
     _validate.open_unit(delta=delta)
     _validate_adjacency(adjacency)
@@ -297,14 +297,14 @@ def poisson_noise(
 
 
 def full_batch_epsilon(*, noise_multiplier: float, steps: int, delta: float) -> float:
-    """The ε of DP gradient descent where every record takes part in every step."""
+    """Return the ε of DP gradient descent where every record takes part in every step."""
     return poisson_epsilon(
         noise_multiplier=noise_multiplier, sampling_rate=1.0, steps=steps, delta=delta
     )
 
 
 def full_batch_noise(*, epsilon: float, delta: float, steps: int) -> float:
-    """The least noise multiplier of full-batch DP gradient descent for (ε, δ)."""
+    """Return the least noise multiplier of full-batch DP gradient descent for (ε, δ)."""
     return poisson_noise(epsilon=epsilon, delta=delta, sampling_rate=1.0, steps=steps)
 
 
@@ -316,7 +316,7 @@ def poisson_curve(
     steps: int,
     adjacency: Adjacency = "add_remove",
 ) -> FloatArray:
-    """Least FNR that the whole privacy profile of DP-SGD by Poisson sampling allows."""
+    """Return the least FNR that the privacy profile of Poisson-sampled DP-SGD allows."""
     _validate.rates(fpr=fpr)
     _validate_adjacency(adjacency)
     parts = _read_parts([(noise_multiplier, sampling_rate, steps)])

@@ -20,7 +20,7 @@ _REACH, _FINE = 40.0, 200  # the integral in standard deviations, and points per
 def varied_poisson_epsilon(
     noise: Sequence[tuple[float, int]], *, sampling_rate: float, delta: float
 ) -> float:
-    """The ε of DP-SGD by Poisson sampling whose noise changes: pairs of noise multiplier and steps.
+    """Return the ε of Poisson-sampled DP-SGD from pairs of noise multiplier and steps.
 
     Guarantees: an upper bound; at small sampling rates it is several times that of ``pld``.
 
@@ -34,7 +34,7 @@ def varied_poisson_epsilon(
 def poisson_epsilon(
     *, noise_multiplier: float, sampling_rate: float, steps: int, delta: float
 ) -> float:
-    """The ε of DP-SGD by Poisson sampling, as papers that used Opacus print it: by its 151 orders.
+    """Return the ε of Poisson-sampled DP-SGD by Opacus' 151 Rényi orders, as papers print it.
 
     Guarantees: an upper bound for neighbours with a record more or less; ``pld`` is tighter.
 

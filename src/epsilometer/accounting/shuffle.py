@@ -2,7 +2,7 @@
 
 The numbers are those of one pair of datasets (one record of +1 or of 0 among records of −1, the
 zero-out adjacency), exact to a stated numerical error. The worst pair leaks no less, so they are
-lower bounds on the sampler's ε; that this pair is the worst is conjectured (Chua et al. 2024), not
+lower bounds on the sampler's ε. That this pair is the worst is conjectured (Chua et al. 2024), not
 proved.
 """
 
@@ -50,7 +50,7 @@ def shuffle_epsilon(
     batch_size: int | None = None,
     direction: Direction = "both",
 ) -> EpsilonEstimate:
-    """The ε that shuffled DP-SGD has at least: exact for one pair of datasets, nothing sampled.
+    """Return a lower end of the ε of shuffled DP-SGD, exact for one pair of datasets.
 
     Guarantees: ``low`` to ``high`` holds the pair's ε but for errors of the numerics that halving
         every grid would not show.
@@ -93,7 +93,7 @@ def shuffle_epsilon(
 
 
 def setting_in_words(sampler: Sampler, noise_multiplier: float, steps: int, epochs: int) -> str:
-    """Which mechanism is meant.
+    """Name the mechanism in words.
 
     Example:
         >>> from epsilometer.samplers import PartialShuffle
@@ -115,7 +115,7 @@ def shuffle_delta(
     batch_size: int | None = None,
     direction: Direction = "both",
 ) -> DeltaEstimate:
-    """The δ that shuffled DP-SGD has at least at ``epsilon``; see ``shuffle_epsilon``.
+    """Return a lower end of the δ of shuffled DP-SGD at ``epsilon``; see ``shuffle_epsilon``.
 
     Example:
         >>> found = shuffle_delta(noise_multiplier=1.0, steps=100, epsilon=4.066)
@@ -172,7 +172,7 @@ def shuffle_curve(
     sampler: Sampler = _SHUFFLE,
     batch_size: int | None = None,
 ) -> FloatArray:
-    """The FNR of the best attack on the pair at each FPR."""
+    """Return the FNR of the best attack on the pair at each FPR."""
     _validate.rates(fpr=fpr)
     _validate.whole(1, epochs=epochs)
     epoch = epoch_of(sampler, noise_multiplier, steps, batch_size)
@@ -182,11 +182,11 @@ def shuffle_curve(
 def epoch_of(
     sampler: Sampler, noise_multiplier: float, steps: int, batch_size: int | None = None
 ) -> Epoch:
-    """One epoch of a sampler as the accountant sees it; refuses samplers it cannot account for."""
+    """Return one epoch of a sampler as the accountant sees it, or refuse the sampler."""
     law = law_of(sampler, noise_multiplier, steps, batch_size)
     if law.rate is not None:
         raise InvalidArgument(
-            f"Expected a sampler that takes every record once an epoch, got {sampler!r}. For "
+            f"Expected a sampler that takes every record once per epoch, got {sampler!r}. For "
             "Poisson sampling take accounting.pld.poisson_epsilon."
         )
     return Epoch(steps=law.steps, noise=noise_multiplier, absent=law.absent)
@@ -195,14 +195,14 @@ def epoch_of(
 def law_of(
     sampler: Sampler, noise_multiplier: float, steps: int, batch_size: int | None = None
 ) -> Law:
-    """What an epoch shows of the target; asks for the batch size where it matters."""
+    """Return what an epoch shows of the target; ask for the batch size where it matters."""
     _validate.positive(noise_multiplier=noise_multiplier)
     _validate.whole(1, batch_size=1 if batch_size is None else batch_size)
     return find_law(sampler, steps, batch_size)
 
 
 def published_epsilon(*, noise_multiplier: float, steps: int, delta: float) -> float:
-    """The lower bound of Chua et al. (2024) for one epoch: only the largest batch is looked at.
+    """Return the bound of Chua et al. (2024) for one epoch, which looks at the largest batch.
 
     The attack says "in" iff some batch exceeds a threshold C, and C is the best one.
 

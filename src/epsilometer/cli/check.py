@@ -66,7 +66,8 @@ def check(
     RESULT is a JSON file or a run directory. The claim that it carries is judged, or the one given
     by --claim and --delta. KEY is a file or begins with RW; the signature is RESULT.minisig.
 
-    Exit code 1 if the claim is refuted or a model must not be released; 4, never 0, if RESULT
+    Exit code 1 if the claim is refuted or a model must not be released. Exit code 4, never 0, if
+    RESULT
     cannot judge it (beyond reach, not valid, failed units, a bound at a smaller δ).
 
     With --policy, every audit that the file requires is checked. Exit code 1 if one is refuted, 4

@@ -1,8 +1,8 @@
 """Measure what papers published, beside their numbers: ``epsilometer reproduce``.
 
 A folder per paper holds its ``paper.toml`` and scripts. The file lists tables and figures: for each
-a function that measures it, with settings for a quick call and a full one, and its rows: what was
-published, and what the full call found. How the two compare is computed (``standings.py`` there).
+a function that measures it, with quick and full settings. Rows hold what was published and what the
+full call found. How the two compare is computed (``standings.py`` there).
 """
 
 import hashlib

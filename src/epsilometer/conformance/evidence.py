@@ -1,7 +1,7 @@
 """Compute evidence against a right program: e-values of residual noise, as logarithms.
 
 An e-value has expectation at most 1 where the program is right, so it reaches k/α with probability
-at most α/k; for a product over steps this holds at all steps together (Ville 1939). Averages of
+at most α/k. For a product over steps this holds at all steps together (Ville 1939). Averages of
 e-values with weights that sum to at most 1 are e-values again. "Right" means here: residuals, in
 units of the accounted σC, are independent Gaussian noise of scale *at least* 1.
 """
@@ -64,11 +64,11 @@ def add_weighted(logs: Iterable[float]) -> float:
 
 
 def scale_ratios(count: ArrayLike, squares: ArrayLike, scales: FloatArray = SMALLER) -> FloatArray:
-    r"""Log-likelihood ratios of noise of other scales against scale 1.
+    r"""Return log-likelihood ratios of noise of other scales against scale 1.
 
     :math:`\ln \prod N(0, s^2)/N(0, 1) = -n \ln s - (s^{-2} - 1) S / 2`, where S is the sum of n
     squares. For s < 1 its exponential has expectation at most 1 under every scale of at least 1 and
-    every mean; for s > 1 under every scale of at most 1.
+    every mean. For s > 1 this holds under every scale of at most 1.
 
     Args:
         count: Numbers ``n`` of residuals, any shape.

@@ -22,7 +22,7 @@ class LoaderWatch:
 
     Guarantee: what is drawn, its order and its random numbers are those of the loader alone.
     Assumption: iterators are made after the watch began. Workers and prefetching draw batches
-        ahead of their step, and an epoch that is left early drops them; so batches are compared
+        ahead of their step, and an epoch that is left early drops them. So batches are compared
         with steps by their totals only.
 
     Args:

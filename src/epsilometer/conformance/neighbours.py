@@ -176,7 +176,7 @@ def compare_neighbours(
 ) -> Comparisons:
     """Compare what a step releases for many pairs of neighbouring batches.
 
-    Records are enlarged (with both signs), replaced, given another label, removed; the others of
+    Records are enlarged (with both signs), replaced, given another label, removed. The others of
     the batch are as they are, or all alike, so that what records do to each other shows. For some
     records the size is searched at which they change the release most.
 

@@ -74,7 +74,7 @@ class NoiseGroup:
 
 
 def limit_scale(count: ArrayLike, squares: ArrayLike, *, alpha: float) -> FloatArray:
-    r"""Anytime upper limit on the scale of Gaussian noise, from n residuals with squares S.
+    r"""Return an anytime upper limit on the scale of Gaussian noise, from n residuals.
 
     A scale s is excluded where :math:`Q = S/s^2` is so small that the mixture of likelihood ratios
     :math:`\int_1^\infty t^{n/2} e^{-(t - 1) Q/2} \kappa t^{-1-\kappa} dt` reaches 1/α. Under every
@@ -125,12 +125,12 @@ def bound_epsilon_of_run(
     Upper limits on the noise of every tensor, and of all together, hold at once (Bonferroni) and
     whenever the run is stopped. The least of them goes through an accountant that rounds down. Half
     of the level is for limits over all steps with the same booked noise, half for limits in single
-    steps, which find a step without noise; the larger ε is the bound. What arithmetic of 8 bits may
+    steps, which find a step without noise. The larger ε is the bound. What arithmetic of 8 bits may
     take off the noise, 0.4 %, is not held against the program.
 
     Guarantee: the bound exceeds the ε of the run with probability at most ``1 - confidence``.
-    Assumption: noise is Gaussian and independent, of one scale for each tensor and booked noise;
-        batches are drawn as ``sampling`` says; a record may have any gradient of ``sensitivity``.
+    Assumption: noise is Gaussian and independent, of one scale for each tensor and booked noise.
+        Batches are drawn as ``sampling`` says; a record may have any gradient of ``sensitivity``.
 
     Args:
         noise: What was seen, as of ``StepWatch.group_noise``. Steps that are left out only lower

@@ -39,7 +39,7 @@ class StepWatch:
 
     Guarantee: at most a share ``level`` of right runs is ever accused, whenever it is stopped and
         however often it is asked. Too much noise is a remark.
-    Assumption: in a right run residuals are independent Gaussian noise; all coordinates of one
+    Assumption: in a right run residuals are independent Gaussian noise. All coordinates of one
         tensor in one step have the same scale, of at least 1. Rounding to 1/16 of it
         or finer is allowed.
 

@@ -202,8 +202,8 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
     def power(self) -> float | None:
         """The smallest true ε at which this audit refutes its claim 4 times in 5.
 
-        None without a claim, where a claim other than the audited one is judged, and where the
-        noise of the run was measured: then a little less of it suffices, however large the claim.
+        None without a claim, or where a claim other than the audited one is judged. None also where
+        the noise of the run was measured: then a little less of it refutes any claim.
         """
         if any(judge.reach_of(each) == math.inf for each in self.find(ConformanceFinding)):
             return None

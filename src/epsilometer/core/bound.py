@@ -303,7 +303,7 @@ class Evidence(Plain, frozen=True, kw_only=True):
 class EpsilonFinding(BaseFinding, frozen=True, kw_only=True):
     """What one adversary's view of the program proves about its ε.
 
-    A claim is judged by ``bound`` and by what was computed without sampling: choosing the largest
+    A claim is judged by ``bound`` and by what was computed without sampling. Choosing the largest
     of several bounds would cost confidence that nobody paid for.
 
     Attributes:

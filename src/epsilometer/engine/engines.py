@@ -1,8 +1,8 @@
 """Execute units on this machine or on a Dask cluster, and yield outcomes as they finish.
 
 A unit that raises is an outcome like any other. A worker that *dies* (killed, out of memory, a
-crash in native code) or hangs loses the units it held; those are tried again, and one that is lost
-when nothing else is under way is found to be the cause.
+crash in native code) or hangs loses the units it held. Those are tried again; one that is lost when
+nothing else is under way is the cause.
 """
 
 import sys
@@ -149,7 +149,7 @@ class Dask:
     """The workers of a Dask cluster.
 
     Dask itself gives the units of a dead worker to others, up to the scheduler's
-    ``allowed-failures``; a unit that Dask gives up on is tried again alone. Workers may join and
+    ``allowed-failures``. A unit that Dask gives up on is tried again alone. Workers may join and
     leave at any time. What they return is unpickled in this process: a cluster is trusted with it.
 
     Attributes:

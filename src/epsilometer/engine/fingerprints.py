@@ -21,8 +21,8 @@ class _Digest(Protocol):
 def fingerprint(value: Any) -> str:
     """Return the SHA-256 of a value by its contents, the same in every process.
 
-    Arrays and tensors count by type, shape and bytes; containers and objects by their parts; a
-    path, or a text that is one, by the contents of its file; a function by its name alone.
+    Arrays and tensors count by type, shape and bytes, containers and objects by their parts. A path
+    counts by the contents of its file, a function by its name alone.
 
     Raises:
         InvalidArgument: It has something without contents, as an open file or a lock.

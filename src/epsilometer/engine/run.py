@@ -227,7 +227,7 @@ def gather(
     """Return what each unit of a plan returned, in the order of units.
 
     Guarantee: the same plan gives the same arrays, byte for byte, on every engine, with any number
-        of workers, however often it was killed and called again with the same directory.
+        of workers, however often it was killed.
     Assumption: ``unit`` is a pure function of the plan and its argument, and can be pickled.
 
     Args:

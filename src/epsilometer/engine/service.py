@@ -39,12 +39,12 @@ class JsonService:
     """A service that answers a POST of JSON with JSON.
 
     Every answer is written to a journal before it is used. Asked the same in the same order again,
-    as after a crash, it reads what is there and asks for what is missing; so each model needs a
+    as after a crash, it reads what is there and asks for what is missing. So each model needs a
     journal of its own. The key of the service is read from the environment for every request, and
     goes into the header of the request and nowhere else.
 
-    Guarantees: nothing that was answered is asked again; no more than ``per_second`` requests are
-        begun a second by one object; an answer that ``check`` refuses raises and is not kept.
+    Guarantees: nothing that was answered is asked again. No more than ``per_second`` requests are
+        begun per second by one object. An answer that ``check`` refuses raises and is not kept.
     Assumes: the service draws every answer independently, by randomness of its own.
 
     Attributes:

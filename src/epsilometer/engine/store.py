@@ -4,7 +4,7 @@ plan.json      everything that determines the result, with its hash
 secret         with which digests of data in the plan are keyed
 shards/        finished units, checksummed, a file for those of a moment
 failures/      one file per unit that raised, with its traceback
-quarantine/    shards that are not what they should be, for whoever wants to know why
+quarantine/    shards that are not what they should be, for inspection
 chain.json     that plan, shards and result belong together
 result.json    the result
 log.jsonl      what happened, one event per line

@@ -26,11 +26,10 @@ def read_records(
 ) -> tuple[FloatArray, IntArray]:
     """Read records for training: features of shape ``(n, …)``, and classes 0 to k − 1.
 
-    The name's ending says how: ``.csv``, ``.csv.gz``, ``.parquet`` (needs the extra
-    ``parquet``) or ``.npz``. An npz has arrays ``x`` (or ``features``, ``x_train``) and ``y`` (or
-    ``labels``, ``y_train``); a table has a column of labels, and every other column is a feature:
-    numbers as they are, text as one column per word, in sorted order, which is 1 where the word
-    stands.
+    Formats are ``.csv``, ``.csv.gz``, ``.parquet`` (extra ``parquet``) and ``.npz``. An npz has
+    arrays ``x`` (or ``features``, ``x_train``) and ``y`` (or ``labels``, ``y_train``). A table has
+    a column of labels; every other column is a feature. Text becomes one column of 0 and 1 per
+    word, in sorted order.
 
     Args:
         path: The file.
@@ -38,8 +37,8 @@ def read_records(
             target or class; of a table without such, the last.
 
     Returns:
-        Features, float32 where an npz has them so or in 16 bits or less, else float64; and labels
-        as int64: the classes, of whatever type, are numbered in sorted order.
+        Features, float32 where an npz has 32 bits or fewer, else float64. Labels as int64: classes
+        of any type are numbered in sorted order.
 
     Raises:
         UnreadableFile: The file is not there, damaged, or too large.

@@ -59,16 +59,15 @@ def read_scores(
 ) -> Scores:
     """Read attack scores; higher must mean "was in".
 
-    The name's ending says how: ``.csv``, ``.csv.gz``, ``.parquet`` (needs the extra ``parquet``) or
-    ``.npz``. It has columns or arrays ``score`` and ``member`` (1 or 0, true or false, in or out),
-    or ``inside`` and ``outside``, of which the shorter may be filled up with blanks.
+    Formats are ``.csv``, ``.csv.gz``, ``.parquet`` (extra ``parquet``) and ``.npz``. Columns or
+    arrays are ``score`` and ``member`` (1 or 0, true or false, in or out). Or they are ``inside``
+    and ``outside``, the shorter filled up with blanks.
 
-    A file may state its design, as of ``Scores``: in columns or arrays ``design`` and
-    ``inclusion`` of one value each, or in the metadata of a ``.parquet``.
+    A file may state the design of ``Scores`` in columns or arrays ``design`` and ``inclusion``, or
+    in the metadata of a ``.parquet``.
 
-    What Privacy Meter, PrivacyGuard, SACRO-ML, the Adversarial Robustness Toolbox, JAX-Privacy and
-    TensorFlow Privacy write is recognised too, also ``.json`` and ``.pickle``, of which nothing is
-    run. These files do not state their design.
+    Results of Privacy Meter, PrivacyGuard, SACRO-ML, ART, JAX-Privacy and TensorFlow Privacy are
+    recognised too. Nothing in a ``.pickle`` is executed. These files do not state their design.
 
     Args:
         path: The file.
@@ -77,8 +76,8 @@ def read_scores(
 
     Raises:
         UnreadableFile: The file is not there, damaged, or too large.
-        InvalidArgument: It has other columns, or its scores are no scores (nan, gaps, one side
-            empty); or it does not state its design, and ``design`` is missing.
+        InvalidArgument: Columns are missing, scores are nan, blank or empty on one side, or the
+            design is not stated.
 
     Example:
         >>> import tempfile, pathlib, epsilometer as em

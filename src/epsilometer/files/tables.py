@@ -124,8 +124,8 @@ def read_table(
 
     The name's ending says how: ``.csv`` or ``.tsv``, packed by gzip (``.gz``) or not, ``.parquet``,
     ``.arrow`` or ``.feather`` (need the extra ``parquet``), ``.xlsx`` (``excel``) or ``.npz``. A
-    URL names a database (``sql``). A column is of numbers where all of its cells are,
-    but for blanks and what people write in place of one (NA, ?, -, null): these become nan. All
+    URL names a database (``sql``). A column is numeric if all its cells are numbers or gaps
+    (blank, NA, ?, -, null), which become nan. All
     others are of words, and a blank is the empty word: that it is missing may mean something.
 
     Args:

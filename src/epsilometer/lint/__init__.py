@@ -1,7 +1,7 @@
 """Check training code: does the run do what its accountant assumes?
 
 Sources are parsed, never imported or run. ``lint`` reads files and folders as one project,
-``lint_source`` one text; both return a ``Report`` of findings, each with its reason, its remedy and
+``lint_source`` one text. Both return a ``Report`` of findings, each with its reason, its remedy and
 the ``epsilometer shuffle`` call that says what ε really is. A package teaches it another library by
 an entry point of the group ``epsilometer.lint`` that names a ``Library``.
 

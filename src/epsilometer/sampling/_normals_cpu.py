@@ -210,7 +210,7 @@ def fill_block(key, block, out):
 
 @_compile
 def one_of_sums(key, world, first, epochs, steps, high, low, target, most, above, below):
-    """For each run and epoch the first normal, and of the others m = max, Σe^{a(z−m)}, Σe^{b(z−m)}.
+    """Draw the first normal of each run and epoch, and sum up the others by their maximum.
 
     Here a = ``high``, b = ``low``. The last four arguments have shape ``(epochs, runs)`` and are
     written; ``runs`` is a multiple of the lanes. ``below`` is 0 where ``low`` is 0.

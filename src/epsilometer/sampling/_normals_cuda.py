@@ -1,7 +1,7 @@
 """The batched Gaussian mechanism as one Triton kernel: words, normals, sums and scores, fused.
 
 The stream is the one that ``stream`` defines, and the arithmetic that of the CPU: float32
-polynomials for the bulk, float64 for tails beyond 4.7σ and for what is done once an epoch. Nothing
+polynomials for the bulk, float64 for tails beyond 4.7σ and for what is done once per epoch. Nothing
 but the scores leaves the chip.
 """
 

@@ -2,15 +2,15 @@
 
 Neighbours are (+1, −1, …, −1) and (0, −1, …, −1), the target zeroed out. After a shift that takes
 batches without the target to mean 0, its batch has mean a with it and b without it
-(:mod:`epsilometer.stats.likelihood_ratio` has the table), the noise has standard deviation σ, and
-a play's score is the log-likelihood ratio of everything seen.
+(:mod:`epsilometer.stats.likelihood_ratio` has the table), the noise has standard deviation σ, and a
+trial's score is the log-likelihood ratio of everything seen.
 
-A play is run ``r`` of a world, and its draws are those of :mod:`epsilometer.sampling.stream`: a
-play's score does not depend on how the runs were split among blocks and threads. The engines
-(numba, NumPy, Triton, torch) share the stream and agree up to rounding: float32 for the bulk,
-float64 for the tails beyond 4.7 and for all logarithms of sums, which leaves a score of length l
-an error of about 10⁻⁶ (l + 1/σ). Each engine gives the same bytes for the same seed on the same
-device.
+A trial is run ``r`` with or without the target. Its draws are those of
+:mod:`epsilometer.sampling.stream`, so its score does not depend on how runs were split among blocks
+and threads. The engines (numba, NumPy, Triton, torch) share the stream and agree up to rounding.
+They use float32 for the bulk, float64 for the tails beyond 4.7 and for all logarithms of sums. That
+leaves a score of length l an error of about 10⁻⁶ (l + 1/σ). Each engine gives the same bytes
+for the same seed on the same device.
 
 The target is always in the first batch, or in the first few: the ratio does not know their order.
 """
@@ -105,7 +105,7 @@ class BatchedGaussian:
         return "triton" if fused and has("triton") else "torch"
 
     def play(self, runs: int, rng: np.random.Generator) -> Scores:
-        """Play ``runs`` times with the target and as often without; same ``rng``, same scores.
+        """Run ``runs`` times with the target and as often without; same ``rng``, same scores.
 
         Args:
             runs: Trials of either kind.
@@ -119,7 +119,7 @@ class BatchedGaussian:
         return Scores(inside=inside, outside=outside)
 
     def count(self, runs: int, rng: np.random.Generator, *, thresholds: ArrayLike) -> ScoreCounts:
-        """Play, and count at thresholds: memory does not grow with the runs.
+        """Run, and count at thresholds: memory does not grow with the runs.
 
         Args:
             runs: Trials of either kind.
@@ -185,7 +185,7 @@ class BatchedGaussian:
                 return max(1, min(fair, _DRAWS_A_BLOCK // draws))
 
     def _scores(self, key: int, world: int, first: int, runs: int) -> Any:
-        """Return scores of consecutive runs of a world: an array, or a tensor on the device."""
+        """Return scores of consecutive runs of one side: an array, or a tensor on the device."""
         draw = Draw(key=key, world=world, first=first, runs=runs, epochs=self.epochs)
         return self._scorer()(draw)
 

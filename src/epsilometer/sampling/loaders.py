@@ -71,7 +71,7 @@ class FromLoader:
     ``sampler`` of a ``DataLoader``. They come from the loader's own randomness, which moves on as
     in training, so watch a loader that is not in use.
 
-    Assumes: iterating again is a new epoch; what is trained on is what the index sampler says (a
+    Assumes: iterating again is a new epoch. What is trained on is what the index sampler says (a
     ``DataLoader`` subclass that draws in ``__iter__`` is not seen through).
 
     Attributes:

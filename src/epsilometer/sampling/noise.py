@@ -81,7 +81,7 @@ class TreeNoise:
     """Noise of a binary tree: DP-FTRL (Kairouz, McMahan, Song, Thakkar, Thakurta, Xu 2021).
 
     The sum of all updates so far, which is what the model is made of, has the noise of the tree's
-    nodes that make up the rounds so far: one for each 1 among the binary digits of their number.
+    nodes that make up the rounds so far. One for each 1 among the binary digits of their number.
 
     Guarantees: the noise of the first t rounds adds up to a variance of popcount(t) · scale².
     """
@@ -115,7 +115,7 @@ class SquareRoot:
 
     C has :math:`\binom{2k}{k} / 4^k` on its k-th diagonal, so that C² has 1 on and below its
     diagonal (Fichtenberger, Henzinger, Upadhyay 2023). With all diagonals noise of prefix sums is
-    nearly as little as it can be for clients of one round; with b of them, a client's rounds do
+    nearly as little as it can be for clients of one round. With b of them, a client's rounds do
     not overlap where they are b or more apart (Kalinin, Lampert 2024).
 
     Attributes:
@@ -204,7 +204,7 @@ class MatrixNoise:
         return known[:rounds, :rounds]
 
     def sensitivity(self, participations: int, *, rounds: int, apart: int = 1) -> float:
-        r"""The most of :math:`\|\sum_{i \in S} C_i u_i^T\|` over rounds S and updates u of norm 1.
+        r"""Return the largest :math:`\|\sum_{i \in S} C_i u_i^T\|` over rounds S and unit u.
 
         Which is at most the root of the sum of :math:`|C^T C|` over S × S. Where that falls the
         later and the further apart two rounds are (as of :class:`SquareRoot`), the first rounds

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LOW = 0xFFFFFFFF
-NORMALS, TAILS, PLACES = 0, 2, 4  # purposes: what a counter is used for, plus the world
+NORMALS, TAILS, PLACES = 0, 2, 4  # purposes: what a counter is used for, plus the side
 _RARE = 1 << 16  # a radius word below this is a tail
 
 
 class Draw(NamedTuple):
-    """Which numbers of the stream are drawn: consecutive runs of a world."""
+    """Which numbers of the stream are drawn: consecutive runs of one side."""
 
     key: int
     world: int

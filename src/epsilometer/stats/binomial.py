@@ -16,7 +16,7 @@ _SHAPES = {"clopper_pearson": (1.0, 0.0), "jeffreys": (0.5, 0.5)}  # added to k 
 
 
 def clopper_pearson_upper(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> FloatArray:
-    r"""One-sided exact upper limit :math:`p^+` on a success probability.
+    r"""Return the one-sided exact upper limit :math:`p^+` on a success probability.
 
     :math:`p^+` solves :math:`\Pr[\mathrm{Bin}(n, p^+) \le k] = \alpha`, and is 1 when
     :math:`k = n` (Clopper & Pearson 1934). It errs only towards being too large, which is
@@ -41,13 +41,13 @@ def clopper_pearson_upper(successes: ArrayLike, trials: ArrayLike, *, alpha: flo
 
 
 def clopper_pearson_lower(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> FloatArray:
-    """One-sided exact lower limit; 0 when ``k = 0``. See ``clopper_pearson_upper``."""
+    """Return the one-sided exact lower limit, 0 if ``k = 0``; see ``clopper_pearson_upper``."""
     failures = np.asarray(trials) - np.asarray(successes)
     return upper_limit(failures, trials, alpha=alpha, kind="clopper_pearson")[1]
 
 
 def jeffreys_upper(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> FloatArray:
-    """Upper quantile of Beta(k+½, n−k+½); 1 when ``k = n``. *Not exact*: can fall short of α.
+    """Return the upper Jeffreys limit, 1 if ``k = n``. *Not exact*: can fall short of α.
 
     Example:
         >>> jeffreys_upper([0, 1], 10, alpha=0.025).round(4)
@@ -57,7 +57,7 @@ def jeffreys_upper(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> 
 
 
 def jeffreys_lower(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> FloatArray:
-    """Lower quantile of Beta(k+½, n−k+½); 0 when ``k = 0``. *Not exact*."""
+    """Return the lower Jeffreys limit, 0 if ``k = 0``. *Not exact*."""
     failures = np.asarray(trials) - np.asarray(successes)
     return upper_limit(failures, trials, alpha=alpha, kind="jeffreys")[1]
 
@@ -69,7 +69,7 @@ def upper_limit(
     alpha: float,
     kind: Literal["clopper_pearson", "jeffreys"],
 ) -> tuple[FloatArray, FloatArray]:
-    """The upper limit and what it leaves of 1, each with all its digits.
+    """Return the upper limit and what it leaves of 1, each with all its digits.
 
     What is left is the lower limit on the probability of failure, so one inversion serves both.
     """
@@ -84,7 +84,7 @@ def upper_limit(
 
 
 def beta_at(a: ArrayLike, b: ArrayLike, scores: FloatArray | np.float64) -> FloatArray:
-    """Quantiles of Beta(a, b) at normal scores, each in its own tail: Pr[Beta < x] = Φ(score)."""
+    """Return x with Pr[Beta(a, b) < x] = Φ(score), each in its own tail."""
     small = np.less_equal(a, b)
     mirrored = np.where(small, scores, -scores)  # Beta(a, b) is 1 − Beta(b, a)
     x = beta_quantile(
@@ -103,7 +103,7 @@ def beta_quantile(
     *,
     from_above: NDArray[np.bool_] | bool,
 ) -> FloatArray:
-    """x with mass ``alpha`` of Beta(a ≤ b) above it, or below it.
+    """Return x with mass ``alpha`` of Beta(a ≤ b) above it, or below it.
 
     SciPy's inverse is a starting point only: at (1000, 499999001) it is off by a factor of two.
     """

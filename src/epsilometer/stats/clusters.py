@@ -10,7 +10,7 @@ it exceeds (1 + u·μ)ⁿ/α with probability α at most, so μ is at least
     (exp((Σ ln(1 + u·x) − ln(1/α))/n) − 1)/u.
 
 With the best u that is Chernoff's limit where x is 0 or 1, and narrower where x varies less. The
-records are taken in random order; u of each stretch is learned from the stretches before it, which
+records are taken in random order. U of each stretch is learned from the stretches before it, which
 leaves the argument as it is (Waudby-Smith & Ramdas 2024).
 """
 

@@ -43,7 +43,7 @@ def bound_one_record(prove: Callable[[float], float], *, delta: float, copies: i
     """Return the largest ε for one record that bounds on groups of copies refute.
 
     Guarantees: where ``prove(δ)`` exceeds the true ε of groups at δ with some chance, at every δ
-        of the same event, this exceeds the true ε of one record with no larger chance: if it does,
+        of the same event, this exceeds the true ε of one record with no larger chance. If it does,
         the bound at the δ of the true ε is too large as well. Rounded down to 1/32.
 
     Args:

@@ -135,7 +135,7 @@ def _count_groups(
 
 
 def find_cuts(observed: Observed, ranks: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Thresholds with the highest k scores at or above, and with the lowest k below."""
+    """Return thresholds with the highest k scores at or above, and with the lowest k below."""
     if isinstance(observed, ScoreCounts):
         bins = observed.inside_bins + observed.outside_bins
         edges = np.concatenate([[-np.inf], observed.thresholds, [np.inf]])

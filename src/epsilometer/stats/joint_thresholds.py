@@ -7,7 +7,7 @@ values are all that need be tried, and the counts of all pairs are two running s
 "Any" is "all" of the opposite: a run is out iff every statistic is below its threshold.
 
 With three or four statistics the first two thresholds are found so for all values of the others,
-or for quantiles of them where runs are many; then two at a time are chosen again while the others
+or for quantiles of them where runs are many. Then two at a time are chosen again while the others
 stay, until no pair is worth more.
 """
 
@@ -118,8 +118,8 @@ def best_thresholds(
 ) -> JointThresholds:
     """Return the thresholds with the largest ε on these runs; that ε is no bound.
 
-    Guarantee: with one or two statistics no thresholds are worth more; nor with three of up to
-        some 300 runs a side, or four of up to 40.
+    Guarantee: with one or two statistics no thresholds are worth more. Nor are there with three of
+        up to some 300 runs per side, or four of up to 40.
     Assumption: rates rise with counts.
 
     Args:

@@ -1,7 +1,7 @@
 r"""Compute log-likelihood ratios of noisy sums, with the target record and without it.
 
 An adversary sees one noisy sum :math:`o_t` for each step of an epoch, along a direction of their
-choice, in units of the clipping norm and *not* divided by the batch size; the noise has standard
+choice, in units of the clipping norm and *not* divided by the batch size. The noise has standard
 deviation σ. She knows the means but not which batch the target was in. After a shift that takes
 the other batches to mean 0, the target's batch has mean :math:`a` with it and :math:`b` without:
 
@@ -34,7 +34,7 @@ from epsilometer.types import FloatArray
 
 
 def target_canary(observations: ArrayLike, *, sigma: float) -> FloatArray:
-    r"""Only the target's gradient is known: its batch has mean 1 or 0, the others 0.
+    r"""Know the target's gradient only: its batch has mean 1 or 0, the others 0.
 
     .. math:: \ln\Lambda = \sum_{\text{epochs}} -\frac{1}{2\sigma^2}
        + \ln\frac{1}{T}\sum_t e^{o_t/\sigma^2}
@@ -57,12 +57,12 @@ def target_canary(observations: ArrayLike, *, sigma: float) -> FloatArray:
 
 
 def balls_in_bins(observations: ArrayLike, *, sigma: float) -> FloatArray:
-    """Each record falls into a batch of its own: as :func:`target_canary`."""
+    """Draw a batch for each record independently: as :func:`target_canary`."""
     return target_canary(observations, sigma=sigma)
 
 
 def partially_informed(observations: ArrayLike, *, sigma: float) -> FloatArray:
-    """The last record of every other batch is −1: means 1 or 0 in the target's, else −1.
+    """Set the last record of every other batch to −1: means 1 or 0 in the target's, else −1.
 
     Args:
         observations: Noisy sums along the target's gradient, shape ``(..., epochs, steps)``.
@@ -75,7 +75,7 @@ def partially_informed(observations: ArrayLike, *, sigma: float) -> FloatArray:
 
 
 def worst_case(observations: ArrayLike, *, sigma: float, batch_size: int = 1) -> FloatArray:
-    r"""All other records are −1: means 2 − B or 1 − B in the target's batch, −B in the others.
+    r"""Set all other records to −1: means 2 − B or 1 − B in the target's batch, else −B.
 
     With :math:`x_t = o_t + B`, the law of the batched Gaussian mechanism,
 
@@ -99,7 +99,7 @@ def worst_case(observations: ArrayLike, *, sigma: float, batch_size: int = 1) ->
 
 
 def batch_then_shuffle(observations: ArrayLike, *, sigma: float, batch_size: int) -> FloatArray:
-    """Whole batches are shuffled: the target's has mean B or B − 1, the others −B.
+    """Shuffle whole batches: the target's has mean B or B − 1, the others −B.
 
     The target's companions are always the same, so the adversary lets them all be +1: that batch
     stands out by 2B, and the shuffling hides nothing.
@@ -118,7 +118,7 @@ def batch_then_shuffle(observations: ArrayLike, *, sigma: float, batch_size: int
 
 
 def poisson(observations: ArrayLike, *, sigma: float, rate: float | None = None) -> FloatArray:
-    r"""Each batch has the target with probability q: mean 1 if it is there, else 0.
+    r"""Put the target into each batch with probability q: mean 1 if it is there, else 0.
 
     .. math:: \ln\Lambda = \sum_t \ln\bigl(1 - q + q e^{(2o_t - 1)/2\sigma^2}\bigr)
 
@@ -136,7 +136,7 @@ def poisson(observations: ArrayLike, *, sigma: float, rate: float | None = None)
 def without_replacement(
     observations: ArrayLike, *, sigma: float, batch_size: int = 1, rate: float | None = None
 ) -> FloatArray:
-    """Each batch is a fresh draw of B records: means 2 − B or 1 − B with the target, else −B.
+    """Draw B records for each batch: means 2 − B or 1 − B with the target, else −B.
 
     Args:
         observations: Noisy sums along the target's gradient, shape ``(..., epochs, steps)``.

@@ -44,7 +44,7 @@ def tpr_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE
 
     Guarantee: both limits hold together with probability at least ``confidence``. Thresholds
         stand at ranks of the outside scores, where the true FPR is Beta distributed, whatever the
-        law of the scores; inside scores are counted there afterwards.
+        law of the scores. Inside scores are counted there afterwards.
     Assumption: scores are independent.
 
     Example:

@@ -1,6 +1,6 @@
 """Order rank looks by how much they show, in sets that grow as the ε shrinks that they speak for.
 
-A look at outside rank k counts the inside scores above the k-th highest outside score; a look at
+A look at outside rank k counts the inside scores above the k-th highest outside score. A look at
 inside rank j counts the outside scores below the j-th lowest inside score. At a *mark* t a look
 counts as a hit where it would be about as rare as its level under the worst mechanism of ε = t.
 Observations reach a mark where every mark up to it has a hit. What is hit, and how rare that is
@@ -47,7 +47,7 @@ def spread_ranks(size: int) -> IntArray:
 class LookFamily:
     """Sets of looks for so many scores, one for every mark; none depends on the scores.
 
-    Looks at ranks of outside scores come first, then those at ranks of inside scores; a count is of
+    Looks at ranks of outside scores come first, then those at ranks of inside scores. A count is of
     inside scores above, or of outside scores below.
 
     Attributes:

@@ -77,7 +77,7 @@ def _count_draws(looks: int, alpha: float) -> int:
 
 @functools.lru_cache(maxsize=64)
 def find_safe_rank(draws: int, alpha: float) -> int:
-    """The largest rank j with Pr[Beta(j, B + 1 − j) ≤ α] ≥ ``_SURE``."""
+    """Return the largest rank j with Pr[Beta(j, B + 1 − j) ≤ α] ≥ ``_SURE``."""
     low, high = 0, math.floor(alpha * (draws + 1)) + 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -8,7 +8,7 @@ checked at a few times.
 The worst mechanism has four outcomes, in falling order: δ reveals inside; q′ outside and e^ε·q′
 inside; e^ε·q′ outside and q′ inside; δ reveals outside; q′ = (1 − δ)/(1 + e^ε). Within an outcome
 every order is equally likely. With s_r scores in outcome r, n outside and m inside, a given order
-has the probability n!·m!·Π w / s_r!, where w is each score's weight: steps are independent but for
+has the probability n!·m!·Π w / s_r!, where w is each score's weight. Steps are independent but for
 the factorials, so walks from both ends meet between the second outcome and the third.
 """
 
@@ -174,7 +174,7 @@ def compute_weights(epsilon: float, delta: float) -> tuple[float, float]:
 
 
 def is_affordable(n_in: int, n_out: int, *, delta: float, alpha: float) -> bool:
-    """Whether the exact law takes milliseconds, and has digits enough."""
+    """Return whether the exact law takes milliseconds, and has digits enough."""
     revealed = sum(count_revealed(side, delta, alpha) for side in (n_in, n_out))
     largest = next((most for many, most in _LARGEST.items() if revealed <= many), 0)
     scores = n_in + n_out

@@ -79,7 +79,7 @@ def compute_power(
 
     The family is scores N(0, 1) against N(μ, 1); Laplace where δ = 0, for no Gaussian has a finite
     ε there. Audits are simulated with the same random numbers at every μ, so that each of them
-    refutes the claim from some μ on; of these crossings the 0.8-quantile is returned, which is
+    refutes the claim from some μ on. Of these crossings the 0.8-quantile is returned, which is
     known to a few percent.
 
     Args:

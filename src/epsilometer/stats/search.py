@@ -92,7 +92,7 @@ def largest_refuted(
 
     ``refuted(merits, at)`` says of each pair whether look ``at[i]`` refutes ``merits[i]``; each
     look refutes all merits below some point of its own. Looks that fail at a merit where another
-    succeeds cannot win and are not asked again; the few that remain are asked of many merits at
+    succeeds cannot win and are not asked again. The few that remain are asked of many merits at
     once, since a call on a short array costs as much as one on a single number.
 
     Args:

@@ -142,10 +142,11 @@ def cosine_bound(
     rule: Literal["ranks", "quantiles"] = "ranks",
     rounds: int = 1,
 ) -> EpsilonLowerBound:
-    r"""Lower bound on ε from the cosines of canaries that took part, by counting.
+    r"""Bound ε from below from the cosines of canaries that took part, by counting.
 
     The chance that a canary which took no part reaches a threshold is known exactly, so only one
-    rate has to be limited: by Clopper–Pearson, with 1 − confidence shared among thresholds and
+    rate has to be limited. That is done by Clopper–Pearson, with 1 − confidence shared among
+    thresholds and
     both directions.
 
     - ``"ranks"``: thresholds are the 1st, 4th, 16th, … highest and lowest cosine. The share of
@@ -204,16 +205,16 @@ def tied_bound(
     confidence: float = DEFAULT_CONFIDENCE,
     orthonormal: bool = False,
 ) -> EpsilonLowerBound:
-    r"""Lower bound on ε from the mean c̄ of the cosines: ε at μ = √d·(k·c̄/s − q)/s.
+    r"""Bound ε from below from the mean c̄ of the cosines: ε at μ = √d·(k·c̄/s − q)/s.
 
     Let s be the length of the sum of k canaries, and q a quantile of the null. k·c̄/s is the cosine
     with that sum. With Gaussian noise its tangent times √(d−1) is a noncentral t of d − 1 degrees
-    of freedom, shifted by s/σ: the exact law, in which the chance that the bound is too large is
-    1 − confidence without leakage, and less with it, since canaries lengthen the sum. If canaries
+    of freedom, shifted by s/σ. This law is exact. The chance that the bound is too large is 1 −
+    confidence without leakage, and less with it, since canaries lengthen the sum. If canaries
     took part in different vectors, k·c̄ is a sum of such cosines, whose law lies between that of one
     and the normal one: q is the larger of both quantiles.
 
-    Of orthonormal canaries s is √k. Those drawn on the sphere have a longer sum now and then; s is
+    Of orthonormal canaries s is √k. Those drawn on the sphere have a longer sum now and then. S is
     then an upper limit, which a twentieth of the error pays for (``limit_sum``).
 
     Guarantee: exceeds the true ε with probability at most ``1 - confidence`` for canaries that
@@ -294,7 +295,7 @@ def one_shot_epsilon_lo(
 ) -> EpsilonLowerBound:
     """Return ε_lo of the one-shot papers. **Not a valid bound**: to reproduce them.
 
-    Every cosine is tried as threshold ("present" iff at or above it); the FPR there is known
+    Every cosine is tried as threshold ("present" iff at or above it). The FPR there is known
     exactly, the FNR has Jeffreys' upper limit, and the largest ε of both directions is taken at
     no cost. It exceeds the true ε in 5 to 43 % of audits that say 95 %.
     """

@@ -358,7 +358,7 @@ def largest_estimate(
     """Estimate ε from the largest cosines over rounds, by the law of a maximum.
 
     The number of rounds is fitted to canaries that took no part (rounds that resemble each other
-    count for fewer), the shift to those that did, both by their likelihood; the interval is that
+    count for fewer), the shift to those that did, both by their likelihood. The interval is that
     of resampling canaries that took part.
 
     Guarantee: none; an estimate is no bound, and never refutes. It is at most the ε of the

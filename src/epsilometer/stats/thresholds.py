@@ -49,11 +49,11 @@ class RankGrid:
     """Thresholds at the 1st, 4th, 16th, 64th … highest outside (and lowest inside) score. Valid.
 
     With "in iff score > k-th highest outside score" the FPR is Beta(k, n−k+1) distributed whatever
-    the law of continuous scores, and smaller where scores are tied (Wilks 1941): the data place
+    the law of continuous scores, and smaller where scores are tied (Wilks 1941). The data place
     the threshold, yet its FPR is as if drawn before. Only the number of ranks is paid for.
 
     Where a rank falls among equal scores, both ends of the group are looked at too, for an eighth
-    of the error: rank k of all n gets its share 1/k, so that no rank need be named beforehand.
+    of the error. Rank k of all n gets its share 1/k, so that no rank need be named beforehand.
     """
 
     ratio: int = 4
@@ -134,7 +134,7 @@ class Looks:
 
 
 def fixed(observed: Observed, threshold: float, *, alpha: float) -> Looks:
-    """One look, at a threshold that did not see these scores."""
+    """Return one look, at a threshold that did not see these scores."""
     positives, negatives = observed.errors_at(threshold)
     return Looks(
         thresholds=np.array([threshold]),
@@ -169,7 +169,7 @@ class Ranks:
 
 
 def rank_grid(observed: Observed, rule: RankGrid) -> tuple[Ranks, Ranks]:
-    """Looks at ranks 1, r, r², … of outside scores from above and of inside ones from below."""
+    """Look at ranks 1, r, r², … of outside scores from above and of inside ones from below."""
     if isinstance(observed, ScoreCounts):
         bins = observed.outside_bins, observed.inside_bins
         above = _count_side(*bins, observed.thresholds, rule.ratio, from_above=True)
@@ -182,7 +182,7 @@ def rank_grid(observed: Observed, rule: RankGrid) -> tuple[Ranks, Ranks]:
 
 
 def rank_looks(observed: Observed, rule: RankGrid, *, alpha: float) -> Looks:
-    """The rank grid as counts: rank k limits a rate as k − 1 errors would, or better, by ties."""
+    """Return the rank grid as counts: rank k limits a rate at least as well as k − 1 errors."""
     out, inside = rank_grid(observed, rule)
     spent = alpha / (2 * (out.ranks.size + inside.ranks.size))
     return Looks(
@@ -197,7 +197,7 @@ def rank_looks(observed: Observed, rule: RankGrid, *, alpha: float) -> Looks:
 
 
 def cuts(observed: Observed, *, alpha_each: float, corrected: bool = False) -> Looks:
-    """A few thresholds from the highest to the lowest; all others lie between two of them.
+    """Return a few thresholds from the highest to the lowest; all others lie between two of them.
 
     Each limit may fail with ``alpha_each``, ``corrected`` for the number of all thresholds or not:
     for n scores the limits of n counts cover every threshold there is. With j false positives the
@@ -224,7 +224,7 @@ def cuts(observed: Observed, *, alpha_each: float, corrected: bool = False) -> L
 
 
 def corners(observed: Observed, looks: Looks, *, upper: int, lower: int) -> Looks:
-    """Every threshold worth a look between two cuts, from the lowest to the highest.
+    """Return every threshold worth a look between two cuts, from the lowest to the highest.
 
     A threshold just above an outside score misses fewest for its number of false positives. Of
     those that miss equally many, the one with fewest false positives is enough.
@@ -249,7 +249,7 @@ def corners(observed: Observed, looks: Looks, *, upper: int, lower: int) -> Look
 
 
 def count_below(observed: Observed, thresholds: FloatArray, *, outside: bool) -> IntArray:
-    """How many outside (or inside) scores lie below each threshold."""
+    """Count the outside (or inside) scores below each threshold."""
     if isinstance(observed, ScoreCounts):
         bins = observed.outside_bins if outside else observed.inside_bins
         edges = np.concatenate([[-np.inf], observed.thresholds])
@@ -261,10 +261,10 @@ def count_below(observed: Observed, thresholds: FloatArray, *, outside: bool) ->
 def split(
     scores: Observed, fraction: float, rng: np.random.Generator, *, blind: bool = False
 ) -> tuple[Scores, Scores]:
-    """A random part of the scores to choose on, and the rest to be used.
+    """Return a random part of the scores to choose on, and the rest.
 
     The same fraction of both sides; or, ``blind``, of all scores together, so that who is chosen
-    says nothing about who was in: one-run methods need the coins of the rest to stay fair.
+    says nothing about who was in. One-run methods need the coins of the rest to stay fair.
     """
     if isinstance(scores, ScoreCounts):
         raise InvalidArgument(
@@ -292,7 +292,7 @@ def split(
 
 
 def just_above(values: FloatArray) -> FloatArray:
-    """The thresholds with which "score ≥ threshold" means "score > value", in the scores' type."""
+    """Return thresholds at which "score ≥ threshold" means "score > value", in the scores' type."""
     with np.errstate(over="ignore"):  # above the largest number is +inf
         return np.nextafter(values, np.array(np.inf, values.dtype))
 
@@ -383,7 +383,7 @@ def _count_side(
 def extremes(
     values: FloatArray, ranks: IntArray, *, from_above: bool
 ) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """The k-th highest (or lowest) values for rising ranks k, and which have an equal near them.
+    """Return the k-th highest (or lowest) values for rising ranks k, and which are tied.
 
     A sample tells about where each rank lies: the last one is selected among the few values about
     there, the others among those beyond, each on the last one's top.

@@ -14,7 +14,7 @@ from epsilometer.types import FloatArray, IntArray
 
 
 def epsilon_of_rates(fpr: ArrayLike, fnr: ArrayLike, delta: float) -> FloatArray:
-    """ε that rates imply at ``delta``, both directions, shape ``(2, …)``.
+    """Return the ε that rates imply at ``delta``, both directions, shape ``(2, …)``.
 
     Under (ε, δ)-DP every attack has 1 − FNR ≤ e^ε FPR + δ, and the same with the rates swapped
     (Kairouz et al. 2015, Theorem 2.1). A direction whose numerator is not positive says nothing,
@@ -84,7 +84,7 @@ class TradeoffCurve:
         return self.fpr[keep], self.fnr[keep]
 
     def tpr_at(self, fpr: ArrayLike, *, randomised: bool = False) -> FloatArray:
-        """True positive rate at given false positive rates.
+        """Return the true positive rate at given false positive rates.
 
         The best single threshold whose FPR does not exceed the given one; with ``randomised``,
         the convex hull, which mixes two thresholds.
@@ -100,7 +100,7 @@ class TradeoffCurve:
         return np.asarray(1 - self.fnr[reached])
 
     def thin(self, points: int = 50) -> "TradeoffCurve":
-        """A part of the curve's points, dense at low FPR, at low FNR and in between; for drawing.
+        """Return some of the curve's points for drawing, dense at low FPR and low FNR.
 
         A band of the thinned curve holds as that of the whole: its confidence was paid for all.
         """
@@ -129,10 +129,10 @@ class TradeoffCurve:
     def band(
         self, confidence: float = DEFAULT_CONFIDENCE
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Limits on the true rates that hold at all thresholds together.
+        """Return limits on the true rates that hold at all thresholds together.
 
-        Each of the n possible counts of a sample is given α/4n per side; the limits then hold
-        for every threshold at once, whatever the law of the scores (see docs/design.md).
+        Each of the n possible counts of a sample is given α/4n per side. So the limits hold for
+        every threshold at once, whatever the law of the scores.
 
         Returns:
             FPR low, FPR high, FNR low, FNR high, each of the shape of ``thresholds``.
@@ -149,7 +149,7 @@ class TradeoffCurve:
 
 
 def tradeoff_curve(scores: Scores | ScoreCounts) -> TradeoffCurve:
-    """The curve of these scores, or of these counts at their thresholds.
+    """Return the curve of these scores, or of these counts at their thresholds.
 
     Example:
         >>> curve = tradeoff_curve(Scores(inside=[1.0, 2.0, 2.0], outside=[0.0, 1.0]))
@@ -179,7 +179,7 @@ def tradeoff_curve(scores: Scores | ScoreCounts) -> TradeoffCurve:
 
 
 def dp_curve(fpr: ArrayLike, *, epsilon: float, delta: float) -> FloatArray:
-    """Least FNR that (ε, δ)-DP allows at each FPR (Kairouz et al. 2015).
+    """Return the least FNR that (ε, δ)-DP allows at each FPR (Kairouz et al. 2015).
 
     Example:
         >>> dp_curve([0.0, 0.1, 1.0], epsilon=1.0, delta=0.1).round(4)
@@ -194,7 +194,7 @@ def dp_curve(fpr: ArrayLike, *, epsilon: float, delta: float) -> FloatArray:
 
 
 def gdp_curve(fpr: ArrayLike, *, mu: float) -> FloatArray:
-    """Least FNR that μ-Gaussian DP allows at each FPR (Dong et al. 2022).
+    """Return the least FNR that μ-Gaussian DP allows at each FPR (Dong et al. 2022).
 
     Example:
         >>> gdp_curve([0.0, 0.5, 1.0], mu=1.0).round(4)
@@ -206,7 +206,7 @@ def gdp_curve(fpr: ArrayLike, *, mu: float) -> FloatArray:
 
 
 def envelope_curve(fpr: ArrayLike, *, epsilons: ArrayLike, deltas: ArrayLike) -> FloatArray:
-    """Least FNR that a whole privacy profile δ(ε) allows: the highest of its (ε, δ) curves."""
+    """Return the least FNR that a privacy profile δ(ε) allows: the highest of its curves."""
     fpr = np.asarray(fpr, np.float64)
     best = np.zeros_like(fpr)
     for epsilon, delta in zip(np.ravel(epsilons), np.ravel(deltas), strict=True):

@@ -57,9 +57,9 @@ class Classifier:
     of the bounds beside attacks.
 
     Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
-        samples, and certain where all records were measured exactly; *release* says the same of
-        each rule, as these attacks measure it, and proves no privacy. The same settings give the
-        same audit, byte for byte, however often the work was killed.
+        samples. It is certain where all records were measured exactly. *Release* says the same of
+        each rule against these attacks, and proves no privacy. The same settings give the same
+        audit, byte for byte.
     Assumption: one record per row; scores of different records are independent. Attacks are made
         on models that were trained on halves of the records.
 
@@ -72,44 +72,43 @@ class Classifier:
             ``decimals``. ``"labels"``: the predicted class alone.
         model_file: The file that is to be published, if there is one already: pickle, joblib,
             skops, ONNX. Its bytes are searched; it is never loaded.
-        records: Which are left out one by one: row numbers, ``"all"``, ``"sample:500"`` for 500
-            by chance, or ``"screen:500"`` for 250 that models of halves of the records point at
-            and 250 by chance from the others. None: all of small tables; of larger ones so many,
-            by a screen, that their number times that of the records is 2 million (400 million for
-            logistic regression and nearest neighbours; all, for other exact families).
+        records: Records to leave out one by one: row numbers, ``"all"``, or ``"sample:500"`` for
+            500 by chance. ``"screen:500"`` takes the 250 that a screen ranks highest and 250 by
+            chance. None: all of small tables. Of larger ones a screen chooses so many that their
+            number times that of the records is 2 million. For logistic regression and nearest
+            neighbours it is 400 million; other exact families leave out all.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
             (``"refit"``), or held as fitted to all (``"fixed"``).
         patience: Seconds that refits may take; more is refused before it begins.
         attacks: Names of ``ATTACKS``, or ``"all"``; none: only leave-one-out risk is judged.
         shadows: Models in the pool of shadows; all of them are attacked.
-        precision: How wide limits on attacks may be, upper less lower; more models are trained and
-            attacked until they are no wider, or until more models no longer narrow them.
+        precision: Largest width of limits on attacks. More models are trained and attacked until
+            limits are that close, or no longer become closer.
         skip_trend: Attack no models of a quarter and an eighth of the records, whose trend says
             what a model of all records would show.
-        threats: Beside membership: ``attribute:COLUMN`` guesses a hidden column, ``range`` tells
-            whether anybody alike was in, ``structure`` counts records whose answer or leaf few
-            share, ``usage`` tells which share of a dataset was used. None are measured unasked.
+        threats: Threats beside membership; none by default. ``attribute:COLUMN`` guesses a hidden
+            column, and ``range`` says whether somebody similar was in. ``structure`` counts records
+            whose answer or leaf few share, and ``usage`` estimates which share of a dataset was
+            used.
         groups: Column → group of each record, to see whether some are more at risk.
         rules: By which it is judged; ``RULES`` by default, without attacks only the first.
         decimals: With how many decimals an API shows probabilities; None: all.
         removal: Measurements of the plan to drop records; None: 25 where records can be left out
             without fitting again, else none.
-        remedies: How many remedies that need new models are carried out and measured, at most,
-            where some rule does not pass; each costs as much as the attacks. 0: none. None: 9; 2 of
-            more than 5,000 records; none of more than 20,000.
+        remedies: Largest number of remedies to measure that need new models, where some rule does
+            not pass. Each costs as much as the attacks. None: 9, of more than 5,000 records 2, of
+            more than 20,000 none.
         variation: Models trained on all records with other seeds, to see how much predictions
             vary anyway; 0: none.
         feature_names: Of the columns of X.
         categorical: Which columns of X are mere names of something.
         record_names: Of the records, for ``records.csv`` in the run's directory alone.
-        target: ln p of a model that is there already, shape ``(records, classes)``, and which of
-            the records it was trained on: attacked in place of models of the pool, and compared
-            with them.
-        fitted: The model that is to be published, fitted already to those records that ``target``
-            says, or to all: searched in place of one that is fitted here, and compared with it.
-        show_records: Write row numbers of the riskiest records into the result; without it they
-            are named by their rank alone, and ``records.csv`` in the run's directory says which
-            they are.
+        target: ln p of an existing model, shape ``(records, classes)``, and which records it was
+            trained on. It is attacked in place of models of the pool, and compared with them.
+        fitted: The model to publish, fitted already to the records that ``target`` names, or to
+            all. It is searched in place of one fitted here, and compared with it.
+        show_records: Write row numbers of the riskiest records into the result. Otherwise they have
+            a rank, which ``records.csv`` in the run's directory maps to a row.
         title: What is audited, in words; the estimator's class by default.
         caveats: What a reader must know beforehand.
         source: Where the records came from, if from a file.

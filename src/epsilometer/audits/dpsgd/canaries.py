@@ -160,7 +160,8 @@ class TargetCanary:
         noise_multiplier: float,
         rate: float | None = None,
     ) -> FloatArray:
-        """ln Λ of each run's observations, ``(runs, epochs, steps)``, with the target and without.
+        """Return ln Λ of each run's observations, ``(runs, epochs, steps)``, with the target and
+        without.
 
         Exact where other records' gradients are orthogonal to ĝ, as they are up to 1/√size for a
         random one, and batches are alike; else it is a score like any other, and a bound from it

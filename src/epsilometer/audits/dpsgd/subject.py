@@ -80,10 +80,10 @@ class DPSGD:
         epochs: Number of passes over all records.
         loss: ``loss(logits, labels)``; cross-entropy by default.
         direction: The canary gradient, ``"random"`` or ``"dirac"`` (one parameter).
-        views: Who sees what, each with a finding of its own: ``"updates"`` all noisy sums,
-            ``"model"`` and ``"loss"`` the final model only, ``"steps"`` single steps, for a tight
-            bound on Poisson-sampled training (alone, at rates up to a half, the target is in all
-            runs: steps that did not draw it are enough to compare with).
+        views: What adversaries see, each with a finding of its own. ``"updates"``: all noisy sums.
+            ``"model"`` and ``"loss"``: the final model only. ``"steps"``: single steps, for a tight
+            bound on Poisson-sampled training. Alone, at rates up to a half, it puts the target into
+            all runs and compares with steps that did not draw it.
         canary: The record of the view ``"loss"``; record 0 mislabelled by default.
         canaries: Gradient canaries in one further run, each in by its own coin.
         initial: Whether runs start from weights of their own, ``"fresh"``, or from the module's,

@@ -65,7 +65,7 @@ def _weighted_sum(out, key, canaries, weights, count, dimension, size: tl.conste
 
 
 def dots(key: int, count: int, vector: Any) -> tuple[Any, Any]:
-    """Of every canary before it is normed: its inner product with a vector, and its norm."""
+    """Return each canary's inner product with a vector, and its norm before scaling."""
     vector = vector.contiguous()
     parts = triton.cdiv(vector.numel(), 4 * _RUNS)
     at_once = max(1, min(count, _SUMS // parts))

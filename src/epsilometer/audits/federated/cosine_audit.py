@@ -53,20 +53,19 @@ _SHIFTS = np.geomspace(0.05, 64.0, 33)  # norms of canaries that are tried, in u
 class Cosines:
     """Cosines of what one run released with its canaries.
 
-    The cosines are those of one vector (the change of the model, say, or what the rounds of a
-    canary released together) with every canary that took part; the law of the others is known.
+    Each is the cosine of one vector, such as the change of the model, with a canary that took part.
+    The law of canaries that took no part is known.
     With ``rounds`` they are the largest of so many rounds. With ``unobserved`` and one round they
     are samples of another statistic, whose law is not known.
 
-    Guarantee: the bound exceeds the true ε in at most ``1 - confidence`` of audits, whatever the
-        law of the cosines, given independent canaries; the verdict rests on it alone.
+    Guarantee: the bound exceeds the true ε in at most ``1 - confidence`` of audits, given
+        independent canaries. The law of the cosines does not matter. The verdict rests on this
+        bound alone.
     Assumption: cosines are independent of each other: canaries are far fewer than dimensions,
         could not be foreseen, and δ is much smaller than 1/k. A noise level drawn once per run
-        makes them dependent: at δ = 0.01 and 0.05 bounds of such mechanisms were above the true ε
-        in 9 and 20 % of audits. From δ·k = 0.01 on a caveat says so. ``mean_cosine``, beside it
-        where participation is equal, also assumes what it says; the papers' own bound is not a
-        valid one and says so; estimates (fitted spread first, then tied; of maxima their law
-        first, then the papers' normal laws) are no bounds.
+        makes them dependent: such bounds were above the true ε in 9 % of audits at δ = 0.01, and 20
+        % at 0.05. From δ·k = 0.01 on a caveat says so. ``mean_cosine`` also assumes equal
+        participation. The papers' own bound is marked as not valid; estimates are no bounds.
 
     Attributes:
         cosines: One per canary that took part, shape ``(k,)``.

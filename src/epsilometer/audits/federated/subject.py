@@ -191,7 +191,7 @@ class FederatedJob:
         }
 
     def missing(self, index: int) -> Arrays:
-        """A failed run: planted canaries as if none had left a trace, the others as if all had."""
+        """Score a failed run as if no planted canary had left a trace, and all others had."""
         canaries = self.subject.canaries
         # Even quantiles of the law of canaries that took no part.
         even = cosine_quantile((np.arange(canaries) + 0.5) / canaries, self.subject.size)

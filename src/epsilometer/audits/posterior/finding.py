@@ -446,7 +446,7 @@ def _list_pareto(findings: Sequence[FormFinding]) -> tuple[str, ...]:
 def learn_scores(
     inside: ArrayLike, outside: ArrayLike, *, rng: np.random.Generator, fraction: float = 0.5
 ) -> Scores:
-    """Scores of runs by logistic regression on their features, learned on other runs.
+    """Score runs by a logistic regression on their features, learned on other runs.
 
     Features are standardised on the runs that are learned from, their squares and products added;
     the penalty is a ridge. Runs with the record weigh as much as those without it. The score is

@@ -52,8 +52,8 @@ def predict_vector(sampler: PosteriorSampler, x: ArrayLike) -> FloatArray | None
 class McDropout:
     """Any torch module that has dropout, sampled with dropout on (Gal and Ghahramani 2016).
 
-    Whether the module is in training or evaluation mode does not matter: dropout is switched on
-    while it is sampled, normalisation is not, and everything is then as it was. Dropout may be a
+    The mode of the module does not matter: dropout is switched on while it is sampled,
+    normalisation is not. Afterwards everything is as before. Dropout may be a
     layer, or a function that the forward pass calls with ``training=self.training``.
 
     Guarantees: every sample has dropped its own; same ``rng``, same samples on the same device.
@@ -207,7 +207,7 @@ def laplace_last_layer(
 ) -> GaussianWeights:
     """Fit Laplace's law of the last linear layer: normal, by the loss's curvature at its weights.
 
-    The rest of the module stays as it is; the curvature is the Hessian of the sum of cross-entropy
+    The rest of the module stays as it is. The curvature is the Hessian of the sum of cross-entropy
     over the records that were trained on, plus a prior of ``precision``.
 
     Args:

@@ -1,8 +1,8 @@
 """Check the auditor itself: it must refute broken mechanisms and spare sound ones.
 
 The controls are mechanisms whose ε is known, some broken in the classic ways. Each releases
-something about a small dataset, with a target record and without it, to an adversary who knows
-everything but whether the target is there.
+something about a small dataset, with a target record and without it. The adversary knows everything
+else.
 """
 
 from collections.abc import Callable

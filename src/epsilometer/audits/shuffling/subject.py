@@ -59,8 +59,9 @@ class ShuffledSGD:
     The sampler's ε is computed, from below and from above, and part of it is proved by playing the
     distinguishing game.
 
-    Guarantee: the computed lower bound and the game's are lower bounds on the sampler's ε; the
-        first by computation, the second with the confidence of the audit. The upper bound holds
+    Guarantee: the computed bound and the simulated one are lower bounds on the sampler's ε. The
+        first holds by computation, the second with the confidence of the audit. The upper bound
+        holds
         for all data, and is the smallest that is proved for the sampler: see
         ``accounting.shuffle_upper``.
     Assumption: epochs are sampled independently; a record's neighbour is the same record zeroed
@@ -181,7 +182,7 @@ class _Game:
     sampling: SamplerFinding
 
     def play(self, trials: int) -> EpsilonFinding:
-        """Play all trials; the paper's own bound stands beside the valid one, marked as invalid."""
+        """Run all trials; show the paper's own bound beside the valid one, marked as invalid."""
         rng = np.random.default_rng(self.seed)
         runs = trials // 2
         scores: Observed

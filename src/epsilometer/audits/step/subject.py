@@ -34,7 +34,7 @@ from epsilometer.types import FloatArray
 class Step:
     """One step of a DP-SGD program, given as a function of a batch.
 
-    The step is called many times on the same batch to measure its noise, and with the same
+    The step is called many times on the same batch to measure its noise. It is called with the same
     randomness on neighbouring batches to measure what one record can change.
 
     Guarantee: at most 1 right program in 1,000 is found violated.

@@ -65,7 +65,7 @@ class LanguageModel:
     """A language model that was trained on texts with planted canaries.
 
     Guarantee: all bounds together exceed the true ε of one record in at most ``1 - confidence`` of
-        audits, whatever the model: several scores and kinds share the confidence.
+        audits, whatever the model. Several scores and kinds share the confidence.
     Assumption: training used the planted data set, and nothing else of it depends on the coins.
 
     Attributes:

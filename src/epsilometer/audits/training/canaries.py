@@ -1,8 +1,8 @@
 """Choose records that stand out, for audits that see no more than the trained model.
 
-*Which record* and *which change* are chosen apart and put together: one drawn at random, of noise,
-or with the highest loss; then given a wrong label, or moved uphill against shadow models that have
-not seen it (shibahara2021).
+*Which record* and *which change* are chosen apart. The record is drawn at random, made of noise, or
+has the highest loss. Then it is given a wrong label, or moved uphill against shadow models that
+have not seen it (shibahara2021).
 """
 
 import hashlib

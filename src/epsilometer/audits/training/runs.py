@@ -27,7 +27,7 @@ class Runs:
     """A program that is run with the record and without it, given as a function of its own.
 
     Guarantee: the same settings give the same audit, byte for byte, however the work was split,
-        killed or resumed; a bound that exceeds the true ε in at most ``1 - confidence`` of audits,
+        killed or resumed. The bound exceeds the true ε in at most ``1 - confidence`` of audits,
         also where a rule stops early. Runs that fail count against a refutation.
     Assumption: runs are independent given ``rng``, and all randomness of ``play`` comes from it.
 
@@ -77,7 +77,7 @@ SUBJECTS = (Runs,)
 
 
 def run_audit(subject: Runs, request: Request) -> Audit:
-    """Play runs with the record and as many without it, and judge the claim by them."""
+    """Run with the record and as often without it, and judge the claim by the scores."""
     block = subject.block or choose_block(subject.runs)
     check_until(request, also=subject.also, blocks=-(-subject.runs // block))
     job = RunsJob(

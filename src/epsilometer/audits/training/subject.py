@@ -202,7 +202,7 @@ class TrainFunction:
     """A training function of your own, which is called with a record and without it.
 
     Guarantee: the same settings give the same audit, byte for byte, however the work was split,
-        killed or resumed; a bound that exceeds the true ε in at most ``1 - confidence`` of audits,
+        killed or resumed. The bound exceeds the true ε in at most ``1 - confidence`` of audits,
         also where a rule stops early. No two runs get the same seed. A run that raises, or scores
         nan, counts against a refutation and is reported.
     Assumption: ``train`` takes all its randomness from its seed; the record was not chosen by

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import EpsilonFinding, FormFinding, MembershipFinding
 from epsilometer.core.judge import Verdict
@@ -36,7 +37,7 @@ class Entry:
         auc: Of the attack.
         advantage: The largest TPR − FPR of the attack that was observed.
         reach: The largest claim that the view could have refuted, where that is known.
-        verdict: Of the whole audit.
+        verdict: Of the whole audit; of a refuted audit, of the view alone.
         seed: From which all randomness followed.
         failed: Units of work that failed.
         version: Of epsilometer, where the audit says.
@@ -88,21 +89,30 @@ def list_entries(audit: Audit, *, path: str = "", written: float = 0.0) -> list[
         "written": written,
         "kind": _clean(source.subject),
         "claim": None if audit.claim is None else audit.claim.epsilon,
-        "verdict": audit.verdict,
         "seed": source.seed,
         "failed": source.failed,
         "version": _clean(dict(source.versions).get("epsilometer", "")),
     }
-    views = list(_read_views(audit)) or [_read_whole(audit)]
-    return [Entry(part=part, **shared, **own) for part, own in enumerate(views, start=1)]
+    views = list(_read_views(audit)) or [(audit.verdict, _read_whole(audit))]
+    # Where a view refutes the claim, the others speak for themselves. What is graver than that,
+    # unclear, or found by something else is true of all views.
+    alone = audit.verdict == judge.REFUTED and judge.REFUTED in [verdict for verdict, _ in views]
+    return [
+        Entry(part=part, verdict=verdict if alone else audit.verdict, **shared, **own)
+        for part, (verdict, own) in enumerate(views, start=1)
+    ]
 
 
-def _read_views(audit: Audit) -> Iterator[dict[str, Any]]:
+def _read_views(audit: Audit) -> Iterator[tuple[Verdict, dict[str, Any]]]:
+    """Yield every view with the verdict that it alone gives."""
     for finding in audit.findings:
         if isinstance(finding, EpsilonFinding):
-            yield _read_view(finding, advantage=find_advantage(finding))
+            own = _read_view(finding, advantage=find_advantage(finding))
         elif isinstance(finding, FormFinding):
-            yield _read_view(finding.view, advantage=finding.advantage)
+            own = _read_view(finding.view, advantage=finding.advantage)
+        else:
+            continue
+        yield judge.judge_finding(audit.claim, finding), own
 
 
 def _read_view(view: EpsilonFinding, *, advantage: float | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def replay(
 ) -> Audit:
     """Check one step as a function of a batch and a key: its noise, and what a record can change.
 
-    Calls with fresh keys show the noise; calls with the same key on batches that differ in one
+    Calls with fresh keys show the noise. Calls with the same key on batches that differ in one
     record show what the record adds, as the noise cancels. The checks are those of ``em.Step``.
 
     Guarantee: at most 1 right program in 1,000 is found violated.

@@ -54,8 +54,8 @@ def audited(
 
     One line after ``make_private``, ``audit = audited(privacy_engine, optimizer, loader)``, and
     ``audit.result(delta=...)`` after the loop. The audit watches whether the run does what its
-    accountant books (``audit.conformance``), and adds canaries to it: each is a random direction in
-    the space of the trainable parameters, in or out by its own fair coin, and takes part in batches
+    accountant books (``audit.conformance``), and adds canaries to it. Each is a random direction in
+    the space of the trainable parameters, in or out by its own fair coin. It takes part in batches
     as the loader's records do. Virtual steps, accumulation, ghost clipping, any inner optimiser and
     schedulers keep working.
 

@@ -2,7 +2,7 @@
 
 Canaries lie on disjoint sets of coordinates: adding them and scoring all costs one pass each.
 Coordinate j of all parameters, written one tensor after the other, belongs to canary j mod P, where
-P is the first prime from the number of canaries on: so each canary has its share of every tensor,
+P is the first prime from the number of canaries on. So each canary has its share of every tensor,
 and does not fall on one row or column of a matrix. Within its coordinates a canary is a vector of
 random signs, of norm 1. Canaries share no coordinate, so none is seen in another's direction.
 """
@@ -43,7 +43,7 @@ class Schedule:
     Example:
         >>> schedule = Schedule(count=4, batches=2, sampler=Shuffle(), rng=np.random.default_rng(0))
         >>> first, second = schedule.step(), schedule.step()
-        >>> bool(np.all(first ^ second))  # once an epoch, each
+        >>> bool(np.all(first ^ second))  # once per epoch, each
         True
     """
 

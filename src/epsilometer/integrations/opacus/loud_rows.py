@@ -24,7 +24,7 @@ class LoudRows:
     """Calls an optimiser's own clipping, with a loud record in the place of one of the batch.
 
     In most batches the record whose row was taken is clipped in a second call, together with the
-    negative of the loud one: where records are clipped one by one, the sum is what it would have
+    negative of the loud one. Where records are clipped one by one, the sum is what it would have
     been, to rounding. In batches 1, 2, 4, 8, … clipping is called on copies of the batch with a
     loud row and with an empty one, and the difference is what the loud record adds, exactly.
 

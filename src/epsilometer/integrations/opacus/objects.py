@@ -28,7 +28,7 @@ from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle,
 
 
 def is_engine(thing: Any) -> bool:
-    """Whether it is a ``PrivacyEngine``."""
+    """Return whether an object is a ``PrivacyEngine``."""
     return isinstance(thing, PrivacyEngine)
 
 
@@ -54,7 +54,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def is_ghost(optimizer: Any) -> bool:
-    """Whether it clips without gradients of single records."""
+    """Return whether an optimiser clips without per-example gradients."""
     return isinstance(optimizer, DPOptimizerFastGradientClipping)
 
 

@@ -38,7 +38,7 @@ def make_private(
     """Do what ``PrivacyEngine.make_private`` does, by a sampler whose ε is proved.
 
     With ``"balls-in-bins"`` an epoch has as many batches as before and takes every record exactly
-    once, as with shuffling; only the sizes of batches vary a little. ``engine.get_epsilon(delta)``
+    once, as with shuffling. Only the sizes of batches vary a little. ``engine.get_epsilon(delta)``
     then returns a proved upper bound for what was trained.
 
     Guarantee: the booked ε is at least the true one, for neighbours with a record zeroed out, or

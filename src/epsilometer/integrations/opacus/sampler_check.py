@@ -40,7 +40,7 @@ def check(
     that is judged is the engine's own, for exactly the steps on its books; with ``epochs`` it is a
     plan. Where no step is on the books, nothing stands.
 
-    Guarantee: no batch is loaded and nothing is trained; loaders of torch and Opacus are known by
+    Guarantee: no batch is loaded and nothing is trained. Loaders of torch and Opacus are known by
         their samplers, and no random number of theirs is used up.
     Assumption: the whole loader is used in every epoch. Other samplers are watched (indices
         only), which moves their randomness on. Where the loader shuffles, the real ε is that of
@@ -49,9 +49,9 @@ def check(
     Args:
         privacy_engine_or_loader: The ``PrivacyEngine``, together with ``loader``; or the loader
             that ``make_private`` returned, together with ``optimizer``.
-        optimizer: The ``DPOptimizer``. Before the first step it says how much noise there will be;
-            after training, whether it took steps that are not on the books (where its state counts
-            them, as Adam's does).
+        optimizer: The ``DPOptimizer``. Before the first step it says how much noise there will be.
+            After training it says whether steps are missing from the books, where the optimiser
+            counts them as Adam does.
         loader: The loader that ``make_private`` returned, where an engine comes first.
         delta: δ of both ε.
         epochs: How many are planned; by default what is on the engine's books is checked, and a

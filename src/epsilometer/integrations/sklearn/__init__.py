@@ -57,7 +57,7 @@ def prepare(model: str, features: Table, *, seed: int = 0) -> Prepared:
     ``naive-bayes`` is ``GaussianNB`` where all columns are of numbers, else ``CategoricalNB`` with
     numbers cut at their deciles. For the others, missing numbers are filled with the median,
     numbers scaled and words spread over columns of their own, in a pipeline that is refitted with
-    the model; forests take words by their places.
+    the model. Forests take words by their places.
 
     Args:
         model: One of ``MODELS``.

@@ -38,7 +38,7 @@ def find_overridden_noise(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield NOIS001: the noise is changed after ε was fixed, and the books do not follow.
 
     Opacus books the noise that its optimizer has at every step, so that a change under
-    ``make_private`` is accounted for; a promise of ``make_private_with_epsilon``, or noise that
+    ``make_private`` is accounted for. The ε asked of ``make_private_with_epsilon``, or noise that
     was calibrated to an ε and is never asked for another, is not.
     """
     for roles in programs.roles.values():

@@ -78,8 +78,8 @@ def epsilon_lower_bound(
 ) -> EpsilonLowerBound:
     """Bound ε from below, from the scores of an attack.
 
-    Guarantee: with the default method and rule, the bound exceeds the true ε in at most
-        ``1 - confidence`` of audits, whatever the attack and the law of the scores. Each method
+    Guarantee: with the default method and rule, the bound exceeds the true ε in at most ``1 -
+        confidence`` of audits. The attack and the law of the scores do not matter. Each method
         and rule says what it guarantees; ``valid`` is false where it is nothing.
     Assumption: the scores were drawn as their design says. Those of runs are independent of each
         other, given with or without the record, and those without it are alike.

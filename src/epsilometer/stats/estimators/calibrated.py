@@ -1,7 +1,7 @@
 """One exact test of all ranks and both directions at once, calibrated under the worst mechanism.
 
 Break ties at random, and let G(a) = min(e^ε·a + δ, 1 − e^(−ε)·(1 − δ − a), 1). An outside score has
-an FPR value (the chance that another outside score is above it) that is uniform; an inside score
+an FPR value (the chance that another outside score is above it) that is uniform. An inside score
 has one whose law is at most G, by both directions of (ε, δ)-DP. A statistic that only grows when
 inside scores move up is therefore at its largest under the pair with exactly that law, which is
 itself (ε, δ)-DP: its chance there is the p-value of ε, and no smaller one is valid. The statistic

@@ -63,7 +63,7 @@ def finder(
     epsilon_of: Callable[[float, float], float] = lambda merit, delta: merit,
     merit: str = "ε",
 ) -> Find:
-    """The ``find`` of a method that judges looks by their counts.
+    """Return the ``find`` of a method that judges looks by their counts.
 
     Args:
         judge: Values the looks.
@@ -92,7 +92,7 @@ def finder(
 
 
 def two_rates(kind: Literal["clopper_pearson", "jeffreys"]) -> Judge:
-    """Judges by upper limits on both rates, and the ε these imply."""
+    """Judge by upper limits on both rates, and the ε these imply."""
 
     def merit(looks: Looks, delta: float) -> FloatArray:
         fpr = binomial.upper_limit(
@@ -119,7 +119,7 @@ def best_look(
     rule: ThresholdRule,
     rng: np.random.Generator,
 ) -> Winner:
-    """The look of greatest merit among those the rule allows, at the price the rule names."""
+    """Return the look of greatest merit that the rule allows, at the price it names."""
     match rule:
         case Fixed(value):
             return _at(thresholds.fixed(observed, value, alpha=alpha), judge, delta)

@@ -1,7 +1,7 @@
 """What both one-run methods share: guessing some canaries in, some out, and abstaining on others.
 
 In one run every canary is in or out by a fair coin. The guesser sees the scores but not the coins,
-so it may place its thresholds on the pooled scores at no cost; only the ways it tries are paid for.
+so it may place its thresholds on the pooled scores at no cost. Only the ways it tries are paid for.
 """
 
 import math
@@ -55,7 +55,7 @@ class Guesses:
     correct: IntArray
 
     def pick(self, at: NDArray[np.intp] | NDArray[np.bool_]) -> "Guesses":
-        """Some of them."""
+        """Return some of the guesses."""
         return Guesses(
             canaries=self.canaries,
             low=self.low[at],
@@ -115,7 +115,7 @@ def best_guess(
     rng: np.random.Generator,
     many: bool = False,
 ) -> BestGuess:
-    """The largest merit that some way of guessing refutes, among those the rule allows.
+    """Return the largest merit that some way of guessing refutes, among those the rule allows.
 
     Args:
         observed: Scores of canaries that were in and of those that were out.
@@ -190,7 +190,7 @@ def _found(ways: Guesses, at: int, level: float) -> Basis:
 
 
 def best_of(ways: Guesses, refutes: Refutes, level: ArrayLike) -> BestGuess:
-    """The best of these ways, each at this level, or at its own."""
+    """Return the best of these ways, each at this level, or at its own."""
     levels = np.broadcast_to(np.asarray(level, np.float64), ways.made.shape)
     merit, at = search.largest_refuted(
         lambda merits, some: refutes(ways.pick(some), merits, levels[some]),
@@ -204,7 +204,7 @@ def best_of(ways: Guesses, refutes: Refutes, level: ArrayLike) -> BestGuess:
 
 
 def count_guesses(bound: EpsilonLowerBound) -> tuple[str, ...]:
-    """What was guessed, in a sentence."""
+    """Say in a sentence what was guessed."""
     has = known(bound.basis)
     if not has:
         return ("This result does not say what was guessed.",)
@@ -227,7 +227,7 @@ def count_guesses(bound: EpsilonLowerBound) -> tuple[str, ...]:
 
 
 def explain_guessing_cost(bound: EpsilonLowerBound) -> str:
-    """What choosing the way of guessing cost."""
+    """Explain what choosing the way of guessing cost."""
     return _PAID.get(rule_of(bound), f"Thresholds: {bound.threshold_rule}.")
 
 

@@ -1,7 +1,7 @@
 """Bayesian: the posterior of (FPR, FNR), integrated over what (ε, δ)-DP allows.
 
 FPR and FNR have independent Beta(k+½, n−k+½) posteriors (Jeffreys' prior). The bound is the ε whose
-privacy region holds α of their mass; the region is the whole one, attacks worse than guessing
+privacy region holds α of their mass. The region is the whole one, attacks worse than guessing
 included, as in the paper (Zanella-Béguelin et al. 2023).
 """
 

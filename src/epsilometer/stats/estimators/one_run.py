@@ -1,7 +1,7 @@
 """One training run, many canaries, under (ε, δ)-DP.
 
 A guess of a canary's coin is right with chance e^ε/(1 + e^ε) at most, whatever is known of the
-other coins (Steinke, Nasr, Jagielski 2023); what δ adds is proved in
+other coins (Steinke, Nasr, Jagielski 2023). What δ adds is proved in
 :mod:`epsilometer.stats.guess_looks`, for one look at the guesses and for many at once. ``AllRanks``
 makes looks at fine ranks from the top, from the bottom and from both ends, up to everybody.
 
@@ -57,7 +57,7 @@ def find(
     rng: np.random.Generator,
     steps: int = 2,
 ) -> Found:
-    """The largest ε at which so many right guesses have probability at most ``alpha``.
+    """Return the largest ε at which so many right guesses have probability at most ``alpha``.
 
     Args:
         observed: Scores of canaries.
@@ -143,7 +143,7 @@ def _remark(lost: float) -> tuple[str, ...]:
 def p_value(
     canaries: int, made: ArrayLike, correct: ArrayLike, *, epsilon: ArrayLike, delta: float
 ) -> FloatArray:
-    """Chance of so many right guesses, at most, if the run is (ε, δ)-DP; capped at 1.
+    """Bound the chance of so many right guesses if the run is (ε, δ)-DP.
 
     With W ~ Bin(r, e^ε/(1+e^ε)) and β = Pr[W ≥ v] it is β + mδ·β·(1 − β)/(v·Pr[W = v]). Of r = m
     some mechanism attains it.

@@ -42,7 +42,7 @@ def find(
     rule: ThresholdRule,
     rng: np.random.Generator,
 ) -> Found:
-    """The largest μ at which so many right guesses have probability at most ``alpha``, as ε(δ)."""
+    """Return as ε(δ) the largest μ at which these guesses have probability at most ``alpha``."""
     if delta == 0:
         raise InvalidArgument(
             "one_run_fdp needs delta > 0: at δ = 0 every Gaussian mechanism has ε = ∞."
@@ -146,7 +146,7 @@ def _ask_one(
 
 
 def refutes_gdp(ways: Guesses, mu: FloatArray, level: FloatArray) -> NDArray[np.bool_]:
-    """Whether so many right guesses have probability at most ``level`` under μ-GDP."""
+    """Return whether so many right guesses have probability at most ``level`` under μ-GDP."""
     return refute_curve(ways, _least_wrong_of_gaussians, mu, level)
 
 
@@ -160,10 +160,10 @@ def refute_curve(
     mu: FloatArray,
     level: FloatArray,
 ) -> NDArray[np.bool_]:
-    """Whether so many right guesses have probability at most ``level`` under f-DP.
+    """Return whether so many right guesses have probability at most ``level`` under f-DP.
 
     If they had more, the chances of exactly i right guesses would obey the recursion of the
-    paper's Algorithm 3, started from the level; it raises their sum above the share of canaries
+    paper's Algorithm 3, started from the level. It raises their sum above the share of canaries
     that was guessed, which is a contradiction.
     """
     share = ways.made / ways.canaries

@@ -56,7 +56,7 @@ class _Look:
         self._nodes: dict[int, FloatArray] = {}
 
     def excess(self, frontier: Frontier, merit: float, delta: float) -> float:
-        """Logarithm of the p-value of a merit over the level."""
+        """Return the logarithm of the p-value of a merit over the level."""
         return math.log(max(self._p_value(frontier, merit, delta), 1e-300) / self.level)
 
     def _p_value(self, frontier: Frontier, merit: float, delta: float) -> float:
@@ -104,7 +104,7 @@ def _weights(scores: FloatArray, size: int) -> FloatArray:
 def best_rank(
     sides: tuple[Ranks, Ranks], frontier: Frontier, *, delta: float, alpha: float
 ) -> Winner:
-    """The largest merit that some look refutes at its share of ``alpha``, and where.
+    """Return the largest merit that some look refutes at its share of ``alpha``, and where.
 
     Args:
         sides: Outside ranks, inside ranks.
@@ -150,7 +150,7 @@ def best_rank(
 def may_refute(
     side: Ranks, frontier: Frontier, merit: float, *, delta: float, alpha: float
 ) -> NDArray[np.bool_]:
-    """Which looks may refute a merit; those that may not, do not."""
+    """Return which looks may refute a merit; the others cannot."""
     may = side.beyond > 0
     for cells in _CELLS:  # all looks in a few, what is left in many
         at = np.flatnonzero(may)
@@ -197,7 +197,7 @@ class _PValues:
     def find_refuted(
         self, frontier: Frontier, merit: FloatArray, *, delta: float, alpha: float
     ) -> NDArray[np.bool_]:
-        """Which looks may have a p-value at or below their level."""
+        """Return which looks may have a p-value at or below their level."""
         least = frontier.least_fpr(self.ends, merit[:, None], delta)
         shape = self.ranks[:, None], (self.n_ranked - self.ranks + 1)[:, None]
         tails = scipy.special.betaincc(*shape, least)

@@ -172,7 +172,7 @@ def distance(
         values=np.sum(q * (np.log(inside) - np.log(outside)), axis=1),
         threshold=0.0,
         convention=f"Kullback–Leibler, {'bins of 0.01' if binned else 'full precision'}, "
-        f"{'all' if pairs is None else pairs} models a side",
+        f"{'all' if pairs is None else pairs} models per side",
         cites=("long2017",),
     )
 
@@ -248,7 +248,7 @@ def frequency(
         values=inside - outside,
         threshold=0.0,
         convention=f"bins of 0.01, {smoothing:g} added to every count, "
-        f"{'all' if pairs is None else pairs} models a side",
+        f"{'all' if pairs is None else pairs} models per side",
         cites=("long2017",),
     )
 

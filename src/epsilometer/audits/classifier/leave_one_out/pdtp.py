@@ -193,8 +193,8 @@ def dtp_over(
     """Compute the largest change over queries that a record makes: DTP from below.
 
     DTP asks about all features there could be, PDTP about the record's own. With the training set
-    itself as queries this is what a well-known toolbox calls PDTP (without its logarithm); it
-    is never smaller than PDTP, and often much larger.
+    itself as queries this is what a well-known toolbox calls PDTP (without its logarithm). It is
+    never smaller than PDTP, and often much larger.
 
     Guarantee: no more than DTP; what ``path`` calls exact agrees with refitting.
     Assumption: as of ``pdtp``.

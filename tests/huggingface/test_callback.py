@@ -186,3 +186,30 @@ def test_what_cannot_be_audited_is_refused(tmp_path: Path) -> None:
     arguments.packing = True
     with pytest.raises(InvalidArgument, match="packing"):
         callback.on_train_begin(arguments, None, None)
+
+
+def test_completions_by_generate_are_the_likeliest_tokens_one_by_one() -> None:
+    tokenizer = make_tokenizer()
+    planted = plant(tokenizer, count=12, kind="random")
+    module = make_model(tokenizer)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(6)  # so that no two tokens are about equally likely
+    prompts = planted.canaries
+    said = em.CausalModel(module, tokenizer, batch_size=5).measure(prompts).completions
+    plain = em.CausalModel(_Predicts(module), tokenizer, batch_size=5)
+    assert said == plain.measure(prompts).completions
+    assert len({len(tokenizer.encode(each.prompt)) for each in prompts}) > 1  # some are filled up
+
+
+class _Predicts(torch.nn.Module):
+    """A model of transformers that only predicts, as one's own module would, and never ends."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        logits = self.inner(input_ids=ids).logits.clone()
+        logits[..., self.inner.config.eos_token_id] = -torch.inf
+        return logits

@@ -176,7 +176,7 @@ class CausalModel:
                 input_ids=ids.to(device),
                 attention_mask=mask.to(device),
                 max_new_tokens=count,
-                min_new_tokens=count,  # the end of a text is no reason to stop
+                min_new_tokens=count,  # no text ends before its secret would
                 do_sample=False,
                 num_beams=1,
                 repetition_penalty=1.0,

@@ -1,7 +1,7 @@
 import gc
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 # No deadlines: how long an example takes is the machine's business. In CI the same examples always.
-hypothesis.settings.register_profile("ours", deadline=None, derandomize="CI" in os.environ)
+# `make slow` asks for more of them: --hypothesis-profile=thorough.
+_PLAIN = hypothesis.settings(deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.register_profile("ours", _PLAIN, max_examples=30)
+hypothesis.settings.register_profile("thorough", _PLAIN, max_examples=200)
 hypothesis.settings.load_profile("ours")
 
 # What a terminal of the person who runs the tests can show is not what they are about.
@@ -55,6 +58,19 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Another stream for each test; EPSILOMETER_TEST_SEED (0 to 99, all must pass) shifts all."""
     seed = int(os.environ.get("EPSILOMETER_TEST_SEED", "0"))
     return np.random.default_rng([seed, *request.node.nodeid.encode()])
+
+
+def run_often(every: Iterable[Any], often: Collection[Any]) -> list[Any]:
+    """Return parameters, of which ``make test`` runs those in ``often``, ``make slow`` the others.
+
+    Every case of what one fast case guards already is worth a run before a release, not more.
+    """
+    return [
+        each
+        if each in often
+        else pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.slow)
+        for each in every
+    ]
 
 
 def cases(group: str, prefix: str = "") -> list[Any]:

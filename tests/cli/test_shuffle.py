@@ -48,6 +48,7 @@ def audited(done: Result) -> Audit:
     return from_json(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_example() -> None:
     done = shuffle(
         "--noise-multiplier", 1, "--steps", 100, "--delta", "1e-5", "--observations", 4000, "-v"

@@ -325,6 +325,7 @@ def many_records(count: int, letters: int = 12) -> tuple[RecordRisk, ...]:
     return tuple(few) * (count // 1000)
 
 
+@pytest.mark.slow
 def test_a_million_records_fit() -> None:
     audit = full_audit(more=many_records(10**6))
     text = page(audit)

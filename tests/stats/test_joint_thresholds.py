@@ -260,8 +260,8 @@ def test_what_is_tried_spans_all_values() -> None:
     assert len(list(joint_thresholds._list_others(inside[:50, :3]))) == 50  # all of them
     tried = list(joint_thresholds._list_others(inside[:130]))
     assert len(tried) == 44**2  # of at most 2,000
-    assert tried[0] == [0.0, 0.0]
-    assert tried[-1] == [129.0, 129.0]
+    assert tried[0].tolist() == [0.0, 0.0]
+    assert tried[-1].tolist() == [129.0, 129.0]
     assert [two for one, two in tried if one == 0] == list(range(0, 130, 3))
     # Tables of 3,701² cells: there is time for nine.
     assert len(list(joint_thresholds._list_others(inside))) == 9

@@ -15,7 +15,7 @@ from epsilometer.stats.estimators.method import Find, Found
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.thresholds import Looks, ThresholdRule
 from tests import oracles
-from tests.conftest import cases, peer_values
+from tests.conftest import cases, peer_values, run_often
 
 
 def _scores(inputs: dict) -> Scores:
@@ -81,7 +81,7 @@ def test_published_equals_trying_every_threshold(inside: list, outside: list, de
     assert found.epsilon == pytest.approx(oracles.best_by_trying_all(scores, delta, 0.05), abs=1e-9)
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize("mu", run_often([0.0, 0.3, 2.0], [0.3]))
 def test_published_skips_no_winner_in_a_large_sample(mu: float, rng: np.random.Generator) -> None:
     n = 30_000
     scores = Scores(rng.normal(mu, 1, n), rng.normal(0, 1, 2 * n))
@@ -281,8 +281,8 @@ def test_exact_bound_is_below_the_approximate_ones_of_r(
     assert found.epsilon >= forward
 
 
-@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0, 4.0])
-@pytest.mark.parametrize("n", [100, 1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mu", run_often([0.5, 1.0, 2.0, 4.0], [1.0, 4.0]))
+@pytest.mark.parametrize("n", run_often([100, 1_000, 10_000], [1_000]))
 def test_rank_grid_proves_more_than_other_valid_rules(
     mu: float, n: int, rng: np.random.Generator
 ) -> None:

@@ -454,7 +454,7 @@ def test_demo_writes_the_report_it_names(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_demo")
 def test_demo_exits_with_0_although_its_claim_is_refuted(tmp_path: Path) -> None:
-    options = ("--runs", "800", "--out", tmp_path / "run", "--engine", "in-process", "--quiet")
+    options = ("--runs", "1000", "--out", tmp_path / "run", "--engine", "in-process", "--quiet")
     done = call("demo", *options)
     assert done.stdout.startswith("REFUTED: ε = 3 was claimed")
     assert done.exit_code == 0

@@ -43,9 +43,12 @@ def in_functions(text: str, times: int) -> str:
     "repeat",
     [
         lambda text, times: text * times,
-        in_functions,
+        pytest.param(in_functions, marks=pytest.mark.slow),
         lambda text, times: f"for _ in x:\n  pass\n{indent(text, '  ') * times}",
-        lambda text, times: f"if x:\n  pass\n{indent(text, '  ') * times}",
+        pytest.param(
+            lambda text, times: f"if x:\n  pass\n{indent(text, '  ') * times}",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["flat", "functions", "loop", "if"],
 )

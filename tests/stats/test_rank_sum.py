@@ -184,6 +184,7 @@ def test_proves_more_than_the_grid_it_replaces(
     assert sums.mean() > share * gdp_epsilon(mu, DELTA)
 
 
+@pytest.mark.slow
 def test_comes_near_the_test_that_knows_the_law_of_scores() -> None:
     """The mean difference of scores known to be normal of variance 1, which no audit may assume."""
     n, mu, rng = 100, 1.0, np.random.default_rng(5)

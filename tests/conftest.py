@@ -1,6 +1,7 @@
 import gc
 import json
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,19 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)  # before slow tests are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave all but every n-th case of a test marked ``in_turn(n)`` to ``make slow``."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("in_turn")
+        if marker is not None:
+            name = item.nodeid.partition("[")[0]
+            if cases[name] % marker.args[0]:
+                item.add_marker(pytest.mark.slow)
+            cases[name] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -33,6 +33,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("epoch", SETTINGS)
+@pytest.mark.in_turn(3)
 def test_tails_are_those_of_simulated_epochs(epoch: Epoch, rng: np.random.Generator) -> None:
     count = 20_000
     for present in (True, False):
@@ -62,6 +63,7 @@ def test_tails_fall_and_obey_the_likelihood_ratio(epoch: Epoch) -> None:
 
 
 @pytest.mark.parametrize("epoch", SETTINGS)
+@pytest.mark.in_turn(3)
 def test_laws_are_normalised_and_have_the_simulated_mean(
     epoch: Epoch, rng: np.random.Generator
 ) -> None:

@@ -109,6 +109,7 @@ def test_published_bound_by_its_threshold(inputs: dict, expected: dict) -> None:
 
 @pytest.mark.parametrize("noise", [0.5, 1.0, 2.0, 8.0])
 @pytest.mark.parametrize("steps", [1, 2, 50])
+@pytest.mark.in_turn(3)
 def test_published_bound_is_never_above_the_exact_one(noise: float, steps: int) -> None:
     for delta in (1e-6, 1e-2, 0.3):
         exact = shuffle_epsilon(noise_multiplier=noise, steps=steps, delta=delta)
@@ -117,6 +118,7 @@ def test_published_bound_is_never_above_the_exact_one(noise: float, steps: int) 
 
 
 @pytest.mark.parametrize(("inputs", "value"), theory("shuffle delta lower"))
+@pytest.mark.in_turn(2)
 def test_delta_is_at_least_the_published_bound(inputs: dict, value: list) -> None:
     for epsilon, bound in zip(inputs["eps"], value, strict=True):
         found = shuffle_delta(
@@ -178,6 +180,7 @@ def test_more_hiding_places_leak_less() -> None:
 @pytest.mark.parametrize("noise", [0.05, 0.2, 10.0, 50.0])
 @pytest.mark.parametrize("sampler", [Shuffle(), BallsInBins()])
 @pytest.mark.parametrize("steps", [1, 2, 100])
+@pytest.mark.in_turn(3)
 def test_extreme_noise(noise: float, sampler: Sampler, steps: int) -> None:
     found = shuffle_epsilon(noise_multiplier=noise, steps=steps, delta=1e-5, sampler=sampler)
     most = gaussian_epsilon(noise, 1e-5)  # whoever learns the batch knows more

@@ -60,6 +60,7 @@ def test_more_noise_is_remarked_on_only_where_there_is_more(scale: float) -> Non
 
 
 @pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.in_turn(3)
 def test_flat_shapes_have_expectation_one_at_most(scale: float) -> None:
     assert largest_expectation(lambda x: evidence.flat_ratios(np.array([x])), scale) <= 1 + 1e-6
 

@@ -71,6 +71,7 @@ def test_code_that_is_repeated(repeat: Callable[[str, int], str]) -> None:
     ],
     ids=["dictionary", "partial", "imports", "stars", "chain", "engines", "called"],
 )
+@pytest.mark.in_turn(3)
 def test_code_that_nobody_wrote(lines: Callable[[int], list[str]]) -> None:
     few, many = (work(HEAD + "\n".join(lines(n))) for n in (250, 500))
     assert many < 2.2 * few

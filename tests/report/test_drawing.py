@@ -60,6 +60,7 @@ def test_views_side_by_side_are_drawn_with_their_names() -> None:
 
 
 @pytest.mark.parametrize("name", [*PAYLOADS, "$\\frac{1$", "%", ""])
+@pytest.mark.in_turn(3)
 def test_views_of_any_name_are_drawn_side_by_side(name: str) -> None:
     for figure in compare_views(poisoned(a_series(), name)):
         assert ET.fromstring(draw(figure, "svg")) is not None
@@ -80,6 +81,7 @@ def test_an_svg_names_its_curves_and_no_date() -> None:
 
 
 @pytest.mark.parametrize("name", [*PAYLOADS, "_hidden", "$broken", "$\\frac{1$", "%", "", "λ🙂"])
+@pytest.mark.in_turn(3)
 def test_any_name_can_be_drawn(name: str) -> None:
     law = Curve(name=name, fpr=(0.0, 1.0), fnr=(1.0, 0.0))
     figure = draw_views([a_view(evidence=some_evidence(curves=(law,)))], a_claim())[0]

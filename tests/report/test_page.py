@@ -46,6 +46,7 @@ EVERY = {**FULL, **AUDITS}
 
 @pytest.mark.parametrize("kind", FULL)
 @pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.in_turn(3)
 def test_what_a_user_wrote_is_text_and_nothing_else(kind: str, payload: str) -> None:
     harmless = Skeleton(page(poisoned(FULL[kind], "harmless")))
     hostile = Skeleton(page(poisoned(FULL[kind], payload)))

@@ -257,6 +257,7 @@ TORCH: dict[str, tuple[Callable[[Any, Any], Any], Callable[[LoaderReport], bool]
 
 
 @pytest.mark.parametrize("kind", TORCH)
+@pytest.mark.in_turn(3)
 def test_loaders_of_torch_are_recognised(kind: str, data: Any, rng: np.random.Generator) -> None:
     import torch
 
@@ -449,6 +450,7 @@ def careless(rng: np.random.Generator) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", odd_loaders(np.random.default_rng(0)))
+@pytest.mark.in_turn(2)
 def test_odd_loaders_are_none(kind: str, rng: np.random.Generator) -> None:
     epochs = 400 if kind == "careless shuffle" else EPOCHS
     for seed in rng.spawn(3):

@@ -200,6 +200,7 @@ def _join(values: FloatArray, again: int) -> FloatArray:
 
 @pytest.mark.parametrize("size", [*FEW, *SIZES])
 @pytest.mark.parametrize("name", HONEST)
+@pytest.mark.in_turn(3)
 def test_honest_scores_are_spared(name: str, size: int) -> None:
     """Of 50 small audits, or 8 large ones, none is refused and none is remarked on."""
     for seed in range(50 if size <= 1_000 else 8):

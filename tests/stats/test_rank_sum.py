@@ -98,6 +98,7 @@ def test_a_larger_merit_takes_more_pairs_and_the_bound_is_the_last_refuted() -> 
 
 @pytest.mark.parametrize(("n_in", "n_out"), [(20, 20), (50, 50), (20, 400), (150, 40)])
 @pytest.mark.parametrize("mu", [0.0, 1.0])
+@pytest.mark.in_turn(2)
 def test_errs_no_more_often_than_it_says(n_in: int, n_out: int, mu: float) -> None:
     rng = np.random.default_rng(3)
     wrong = count_wrong(n_in, n_out, mu, 20_000, rng)

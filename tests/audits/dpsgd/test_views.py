@@ -190,6 +190,7 @@ def test_threat_models_are_side_by_side_and_more_is_seen_in_all_updates() -> Non
     ],
     ids=lambda sampler: type(sampler).__name__,
 )
+@pytest.mark.in_turn(3)
 def test_every_adjacency_of_every_sampler(adjacency: Any, sampler: Any) -> None:
     found = audit(
         runs=4,

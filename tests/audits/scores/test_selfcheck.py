@@ -95,6 +95,7 @@ def _invalid(scores: Scores, request: Request) -> Audit:
         pytest.param(_invalid, "broken", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.in_turn(2)
 def test_an_auditor_with_a_mistake_fails(
     mistake: Callable[[Scores, Request], Audit], wrong_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

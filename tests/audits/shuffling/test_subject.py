@@ -138,6 +138,7 @@ def test_computation_alone_may_refute(unsearched: None) -> None:
     [Shuffle(), PartialShuffle(8), BatchThenShuffle(), BallsInBins(), Sequential()],
     ids=lambda sampler: type(sampler).__name__,
 )
+@pytest.mark.in_turn(2)
 def test_the_upper_bound_is_above_the_exact_epsilon_of_every_sampler(
     sampler: Any, epochs: int
 ) -> None:
@@ -287,6 +288,7 @@ def test_mnli_falls_within_hundreds_of_plays(unsearched: None) -> None:
 
 # --- claims at the ends
 @pytest.mark.parametrize(("claim", "verdict"), [(0.0, judge.REFUTED), (100.0, judge.PROVED)])
+@pytest.mark.in_turn(2)
 def test_claims_at_the_ends(claim: float, verdict: str) -> None:
     audit = audit_shuffled(
         noise_multiplier=1.0, steps=10, delta=0.05, claim=claim, observations=400

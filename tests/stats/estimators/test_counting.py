@@ -35,6 +35,7 @@ def _scores(inputs: dict) -> Scores:
 
 
 @pytest.mark.parametrize(("inputs", "expected"), cases("c06", "estimate-eps"))
+@pytest.mark.in_turn(3)
 def test_published_is_algorithm_1_of_the_shuffling_paper(inputs: dict, expected: dict) -> None:
     """One-sided, α is on each rate; two-sided, as some read it, half of that."""
     scores, knobs = _scores(inputs), {"delta": inputs["delta"], "rule": Published()}
@@ -116,6 +117,7 @@ def _draw(shape: str, n_in: int, n_out: int, rng: np.random.Generator) -> Scores
 
 @pytest.mark.parametrize("method", ["clopper_pearson", "jeffreys", "gdp"])
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.in_turn(3)
 def test_no_rule_that_chooses_a_threshold_proves_more_than_best(
     shape: str, method: str, rng: np.random.Generator
 ) -> None:
@@ -143,6 +145,7 @@ def test_best_is_not_below_what_papers_print(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", [12, 300])
+@pytest.mark.in_turn(3)
 def test_best_is_where_the_best_of_all_tests_has_all_of_alpha(
     shape: str, size: int, rng: np.random.Generator
 ) -> None:

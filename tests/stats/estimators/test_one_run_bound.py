@@ -252,6 +252,7 @@ def memorise(share: float) -> Score:
         (memorise(0.02), 10_000, 1e-5, 0.909),
     ],
 )
+@pytest.mark.in_turn(2)
 def test_no_peer_proves_more(score: Score, canaries: int, delta: float, least: float) -> None:
     assert mean_bound(score, canaries, delta, None) > 0.99 * least
 
@@ -268,6 +269,7 @@ def test_no_peer_proves_more(score: Score, canaries: int, delta: float, least: f
         (respond(2.0), 1000, 1e-3),
     ],
 )
+@pytest.mark.in_turn(3)
 def test_other_rules_prove_no_more(score: Score, canaries: int, delta: float) -> None:
     ours = mean_bound(score, canaries, delta, None, 20)
     for rule in (RankGrid(), HoldOut(), Bonferroni()):

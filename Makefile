@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 BASE := $(VENV)/base
 READY := $(VENV)/ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# A process a core; threads of theirs would only wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
+# A process per core; threads of theirs would only wait for each other. Each begins with a part of
+# the tests that lie together, so that what one module prepares is prepared once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 .PHONY: demo test test-jax test-lightning test-huggingface test-wandb test-tf setup browser check docs slow fuzz bench speed comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
 
@@ -53,8 +54,9 @@ docs: setup
 	$(BIN)/zensical build --strict --clean
 	@echo site/index.html
 
+# Long tests, and properties of the others with more examples.
 slow: setup
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow or hypothesis" --hypothesis-profile=thorough
 
 # Ten minutes for each of two dozen readers; make fuzz MINUTES=1 for less.
 fuzz: setup

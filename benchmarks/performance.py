@@ -24,13 +24,13 @@ import numpy as np
 import torch
 from jobs import JOBS, Job
 from results import machine
-from sizes import ARGUMENTS, TINY, fit_power, write_page
+from sizes import ARGUMENTS, TINY, choose_size, fit_power, write_page
 
 _HERE = Path(__file__).resolve().parent
 _HISTORY = _HERE / "history.csv"
 _PAGE = _HERE.parent / "docs" / "performance.md"
 _WORSE = 1.2  # a ratio that grew by more is marked
-_TAKES = 3
+_TAKES = choose_size(3, 1)
 _SHORT = 1.0  # seconds: what takes longer is measured once
 _TEXT = """# How fast
 

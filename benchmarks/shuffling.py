@@ -59,7 +59,7 @@ def main() -> None:
     text += f"| {' | '.join(_HEADERS)} |\n|{' --- |' * len(_HEADERS)}\n"
     worst = {"exact": 0.0, "Monte Carlo": 0.0}
     for sigma, steps, epochs, present, absent, name in choose_size(_SETTINGS, _SETTINGS[1:2]):
-        draws = choose_size(None, 20_000)
+        draws = choose_size(None, 5_000)
         setting = {"noise_multiplier": sigma, "steps": steps, "epochs": epochs, "delta": 1e-5}
         rows, seconds = [], [0.0, 0.0]
         for way, reference in zip(_WAYS, (present, absent), strict=True):

@@ -26,7 +26,7 @@ from epsilometer.files.history.index import History
 from epsilometer.stats.score_finding import measure_scores
 
 _PAGE = Path(__file__).resolve().parent / "store.md"
-_UNITS = choose_size(1_000_000, 2_000)
+_UNITS = choose_size(1_000_000, 1_000)
 _SINGLE = choose_size(1_000, 50)
 _BATCH = 500  # units that arrive within 50 ms
 _TEXT = """# A store for a million units

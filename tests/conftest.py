@@ -1,7 +1,8 @@
 import gc
 import json
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import numpy as np
 import pytest
 
 # No deadlines: how long an example takes is the machine's business. In CI the same examples always.
-hypothesis.settings.register_profile("ours", deadline=None, derandomize="CI" in os.environ)
+# `make slow` asks for more of them: --hypothesis-profile=thorough.
+_PLAIN = hypothesis.settings(deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.register_profile("ours", _PLAIN, max_examples=30)
+hypothesis.settings.register_profile("thorough", _PLAIN, max_examples=200)
 hypothesis.settings.load_profile("ours")
 
 # What a terminal of the person who runs the tests can show is not what they are about.
@@ -29,6 +33,19 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)  # before slow tests are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave all but every n-th case of a test marked ``in_turn(n)`` to ``make slow``."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("in_turn")
+        if marker is not None:
+            name = item.nodeid.partition("[")[0]
+            if cases[name] % marker.args[0]:
+                item.add_marker(pytest.mark.slow)
+            cases[name] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,6 +72,19 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Another stream for each test; EPSILOMETER_TEST_SEED (0 to 99, all must pass) shifts all."""
     seed = int(os.environ.get("EPSILOMETER_TEST_SEED", "0"))
     return np.random.default_rng([seed, *request.node.nodeid.encode()])
+
+
+def run_often(every: Iterable[Any], often: Collection[Any]) -> list[Any]:
+    """Return parameters, of which ``make test`` runs those in ``often``, ``make slow`` the others.
+
+    Every case of what one fast case guards already is worth a run before a release, not more.
+    """
+    return [
+        each
+        if each in often
+        else pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.slow)
+        for each in every
+    ]
 
 
 def cases(group: str, prefix: str = "") -> list[Any]:

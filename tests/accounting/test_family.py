@@ -25,6 +25,7 @@ from epsilometer.stats.estimators import ranks
 from tests import oracles
 from tests.accounting.truths import one_step_epsilon
 from tests.calibration.poisson import play, scores_of_runs, scores_of_steps
+from tests.conftest import run_often
 
 DELTA, RANK_SUM = 1e-5, RankSum()
 
@@ -158,7 +159,7 @@ def _wrong(
     )
 
 
-@pytest.mark.parametrize("noise", [0.4, 1.0, pytest.param(4.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("noise", run_often([0.4, 1.0, 4.0], [1.0]))
 def test_steps_refute_the_true_noise_exactly_as_often_as_said(
     noise: float, rng: np.random.Generator
 ) -> None:
@@ -296,6 +297,7 @@ def test_proves_far_more_than_bounds_for_all_mechanisms(rng: np.random.Generator
 # Classic mistakes, planted: the tests above must catch each.
 
 
+@pytest.mark.slow
 def test_a_free_choice_of_the_best_threshold_is_caught(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:

@@ -48,6 +48,7 @@ def even_shares(unit: monte_carlo.Unit, present: bool) -> np.ndarray:
 # --- the draws
 @pytest.mark.parametrize("present", [True, False])
 @pytest.mark.parametrize("unit", [*UNITS, OneStep(rate=0.1, noise=1.0, absent=0)], ids=str)
+@pytest.mark.in_turn(3)
 def test_weights_are_bounded_and_average_to_one(
     unit: monte_carlo.Unit, present: bool, rng: np.random.Generator
 ) -> None:
@@ -264,6 +265,7 @@ def test_other_batches_matter(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("name", ["T100-σ0.5", "T100-σ1", "SST-2", "CIFAR-10"])
+@pytest.mark.in_turn(2)
 def test_reference_table_in_a_second(name: str, rng: np.random.Generator) -> None:
     noise, steps, times, *expected = TABLE[name]
     for direction, truth in zip((P, Q), expected, strict=True):
@@ -369,6 +371,7 @@ def test_same_rng_same_result() -> None:
 
 @pytest.mark.parametrize("noise", [0.05, 0.2, 10.0, 50.0])
 @pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.in_turn(3)
 def test_extreme_noise(noise: float, steps: int, rng: np.random.Generator) -> None:
     found = monte_carlo_epsilon(
         noise_multiplier=noise, steps=steps, delta=1e-5, draws=20_000, rng=rng

@@ -31,7 +31,7 @@ from epsilometer.sampling.samplers import (
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.tradeoff import gdp_curve
 from tests.accounting.truths import TABLE, P, Q, drawn_losses
-from tests.conftest import REFERENCE, cases
+from tests.conftest import REFERENCE, cases, run_often
 from tests.oracles import FLAKE
 
 GRID = 1e-4  # what grids may be off, relatively
@@ -109,6 +109,7 @@ def test_published_bound_by_its_threshold(inputs: dict, expected: dict) -> None:
 
 @pytest.mark.parametrize("noise", [0.5, 1.0, 2.0, 8.0])
 @pytest.mark.parametrize("steps", [1, 2, 50])
+@pytest.mark.in_turn(3)
 def test_published_bound_is_never_above_the_exact_one(noise: float, steps: int) -> None:
     for delta in (1e-6, 1e-2, 0.3):
         exact = shuffle_epsilon(noise_multiplier=noise, steps=steps, delta=delta)
@@ -117,6 +118,7 @@ def test_published_bound_is_never_above_the_exact_one(noise: float, steps: int) 
 
 
 @pytest.mark.parametrize(("inputs", "value"), theory("shuffle delta lower"))
+@pytest.mark.in_turn(2)
 def test_delta_is_at_least_the_published_bound(inputs: dict, value: list) -> None:
     for epsilon, bound in zip(inputs["eps"], value, strict=True):
         found = shuffle_delta(
@@ -178,6 +180,7 @@ def test_more_hiding_places_leak_less() -> None:
 @pytest.mark.parametrize("noise", [0.05, 0.2, 10.0, 50.0])
 @pytest.mark.parametrize("sampler", [Shuffle(), BallsInBins()])
 @pytest.mark.parametrize("steps", [1, 2, 100])
+@pytest.mark.in_turn(3)
 def test_extreme_noise(noise: float, sampler: Sampler, steps: int) -> None:
     found = shuffle_epsilon(noise_multiplier=noise, steps=steps, delta=1e-5, sampler=sampler)
     most = gaussian_epsilon(noise, 1e-5)  # whoever learns the batch knows more
@@ -298,7 +301,10 @@ def test_large_batches_shuffled_as_a_whole_leave_the_gaussian_mechanism() -> Non
 
 
 # --- noise
-@pytest.mark.parametrize(("claim", "steps", "times"), [(2.0, 50, 1), (12.0, 20, 3), (0.05, 10, 1)])
+@pytest.mark.parametrize(
+    ("claim", "steps", "times"),
+    run_often([(2.0, 50, 1), (12.0, 20, 3), (0.05, 10, 1)], [(2.0, 50, 1)]),
+)
 def test_needed_noise_keeps_the_claim_and_less_breaks_it(
     claim: float, steps: int, times: int
 ) -> None:

@@ -56,6 +56,7 @@ def bins_delta(epsilon: float, noise: float, *, reach: float = 9.0, points: int 
 
 # --- random allocation
 @pytest.mark.parametrize(("noise", "steps", "epochs", "delta"), SETTINGS)
+@pytest.mark.in_turn(2)
 def test_allocation_is_at_least_exact_and_close(
     noise: float, steps: int, epochs: int, delta: float
 ) -> None:

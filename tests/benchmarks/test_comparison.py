@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import run_often
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PEERS = sorted(path.stem for path in (BENCHMARKS / "peers").glob("*.txt"))
 
@@ -58,7 +60,9 @@ def test_every_call_has_a_script_that_knows_it(modules: Any) -> None:
             assert all(f'"{key}"' in script for key in asked.rows if key != "bound")
 
 
-@pytest.mark.parametrize("name", ["scores_default", "scores_one_run", "scores_gdp"])
+@pytest.mark.parametrize(
+    "name", run_often(["scores_default", "scores_one_run", "scores_gdp"], ["scores_gdp"])
+)
 def test_our_scores_run(modules: Any, tmp_path: Path, name: str) -> None:
     rng = np.random.default_rng(0)
     member = rng.random((2, 400)) < 0.5
@@ -68,6 +72,7 @@ def test_our_scores_run(modules: Any, tmp_path: Path, name: str) -> None:
     assert said["cpu_seconds"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["training", "federated"])
 def test_our_trainings_run(modules: Any, name: str) -> None:
     told = modules["measurement"].watch("epsilometer", name, "known:0")

@@ -35,11 +35,13 @@ def too_often(wrong: int, audits: int) -> bool:
 
 @every_mechanism
 @pytest.mark.parametrize(("n_in", "n_out"), [(20, 20), (100, 100), (20, 2000), (20_000, 20_000)])
+@pytest.mark.in_turn(4)
 def test_errs_no_more_often_than_it_says(mechanism: Mechanism, n_in: int, n_out: int) -> None:
     assert not too_often(count_errors_at_once(mechanism, n_in, n_out, audits=4_000), 4_000)
 
 
 @every_mechanism
+@pytest.mark.in_turn(3)
 def test_errs_no_more_often_with_ties_broken_by_one_seed(mechanism: Mechanism) -> None:
     assert not too_often(count_errors(mechanism, 60, 60, audits=800, seed=1), 800)
 

@@ -71,12 +71,14 @@ def test_paying_a_quarter_of_the_price_is_caught(monkeypatch: pytest.MonkeyPatch
     assert oracles.too_often(_wrong(GRID, NULL, 2_000), 2_000)
 
 
+@pytest.mark.slow
 def test_counting_a_tied_rank_as_passed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """ "In iff score ≥ k-th highest" lets equal scores through that the rank does not count."""
     monkeypatch.setattr(thresholds, "just_above", lambda values: values)
     assert oracles.too_often(_wrong(GRID, TIES, 400), 400)
 
 
+@pytest.mark.slow
 def test_an_off_by_one_in_the_rank_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     side = thresholds._side
 

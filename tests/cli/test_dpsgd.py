@@ -270,6 +270,7 @@ def test_a_run_stops_when_the_claim_has_fallen(audit: Callable[..., Result]) -> 
 # Crashes
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_is_resumed_to_the_same_bytes(
     audit: Callable[..., Result], tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def audited(done: Result) -> Audit:
     return from_json(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_example() -> None:
     done = shuffle(
         "--noise-multiplier", 1, "--steps", 100, "--delta", "1e-5", "--observations", 4000, "-v"
@@ -193,16 +194,25 @@ def test_until_refuted_stops_early(tmp_path: Path, unsearched: None) -> None:
 
 def test_a_sweep_says_the_same_as_the_accountants(tmp_path: Path) -> None:
     settings, out = tmp_path / "settings.csv", tmp_path / "table.csv"
-    rows = ["one,1.0,10,2,1e-5", "hidden,5.0,100,1,0.1"]
-    settings.write_text("\n".join([HEADER, *rows]), "utf-8-sig")  # as Excel writes it
+    settings.write_text(f"{HEADER}\none,1.0,10,2,1e-5", "utf-8-sig")  # as Excel writes it
     done = shuffle("--sweep", settings, "--table", out)
     assert done.exit_code == 0, done.output
     with out.open(encoding="utf-8", newline="") as file:
-        one, hidden = csv.DictReader(file)
+        (one,) = csv.DictReader(file)
     exact = shuffle_epsilon(noise_multiplier=1.0, steps=10, epochs=2, delta=1e-5)
     assert float(one["ε of shuffling ≥"]) == pytest.approx(exact.low, abs=1e-3)
     assert float(one["ε of shuffling ≥"]) <= exact.low  # a lower bound is rounded down
     assert float(one["times"]) > 1
+
+
+@pytest.mark.slow
+def test_a_sweep_names_no_ratio_to_an_epsilon_of_0(tmp_path: Path) -> None:
+    settings, out = tmp_path / "settings.csv", tmp_path / "table.csv"
+    settings.write_text(f"{HEADER}\nhidden,5.0,100,1,0.1", "utf-8")
+    done = shuffle("--sweep", settings, "--table", out)
+    assert done.exit_code == 0, done.output
+    with out.open(encoding="utf-8", newline="") as file:
+        (hidden,) = csv.DictReader(file)
     assert hidden["reported ε (Poisson)"] == "0.000"
     assert hidden["times"] == "–"
 

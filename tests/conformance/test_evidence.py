@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from epsilometer.conformance import evidence
 from epsilometer.types import FloatArray
+from tests.conftest import run_often
 
 SCALES = [1.0, 1.001, 1.1, 1.5, 3.0]
 GRID = np.linspace(-60, 60, 240_001)
@@ -59,6 +60,7 @@ def test_more_noise_is_remarked_on_only_where_there_is_more(scale: float) -> Non
 
 
 @pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.in_turn(3)
 def test_flat_shapes_have_expectation_one_at_most(scale: float) -> None:
     assert largest_expectation(lambda x: evidence.flat_ratios(np.array([x])), scale) <= 1 + 1e-6
 
@@ -103,7 +105,7 @@ def test_blurred_truncation_is_the_law_that_it_says(rng: np.random.Generator) ->
         assert share == pytest.approx(expected, abs=6 * math.sqrt(share / drawn.size))
 
 
-@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("n", run_often([1, 2, 5], [2]))
 @pytest.mark.parametrize("scale", [1.0, 1.4])
 def test_heavy_tails_have_expectation_one_at_most(
     n: int, scale: float, rng: np.random.Generator

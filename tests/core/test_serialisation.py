@@ -285,7 +285,7 @@ def test_truncated_text_raises_only_our_error() -> None:
             from_json(text[:end])
 
 
-@settings(law, max_examples=300)
+@settings(law, max_examples=80)
 @given(st.data(), st.sampled_from(sorted(AUDITS)), json_values)
 def test_swapped_values_raise_only_our_error(data: st.DataObject, name: str, value: object) -> None:
     plain = copy.deepcopy(to_object(AUDITS[name]))

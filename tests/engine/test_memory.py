@@ -26,6 +26,7 @@ def test_what_waits_for_a_slow_unit_goes_to_the_disk(units: int, megabytes: int)
 
 
 @pytest.mark.parametrize("engine", ["threads", pytest.param("dask", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_units_that_are_computed_faster_than_they_are_written_are_few(engine: str) -> None:
     """As many were in one lease as take 0.1 s, hundreds of them, and 400 MB."""
     assert growth(800, 1, engine) < MEMORY / 2**20 + 40

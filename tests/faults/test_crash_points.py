@@ -86,6 +86,7 @@ def crashes(
         for point in POINTS
     ],
 )
+@pytest.mark.in_turn(3)
 def test_a_crash_at_any_call_is_made_good(
     owner: Any, name: str, error: BaseException, after: bool, broken: bool, tmp_path: Path
 ) -> None:

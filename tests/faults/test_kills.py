@@ -54,8 +54,8 @@ def kills_until_finished(
 @pytest.mark.parametrize(
     ("engine", "workers", "longest", "wanted"),
     [
-        ("in-process", 1, 0.3, 3),
-        ("threads", 3, 0.15, 3),
+        pytest.param("in-process", 1, 0.3, 3, marks=pytest.mark.slow),
+        pytest.param("threads", 3, 0.15, 3, marks=pytest.mark.slow),
         ("processes", 2, 0.8, 3),
         pytest.param("in-process", 1, 0.3, 35, marks=pytest.mark.slow),
         pytest.param("threads", 3, 0.15, 35, marks=pytest.mark.slow),

@@ -16,6 +16,7 @@ SEED = 20_000_000  # other inputs than those of ``make fuzz``
 
 
 @pytest.mark.parametrize("reader", READERS)
+@pytest.mark.in_turn(3)
 def test_damaged_files_are_read_or_refused_in_words(reader: str) -> None:
     tally = tried(reader, seed=SEED, inputs=50)
     assert not tally.found, tally

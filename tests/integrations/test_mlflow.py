@@ -84,6 +84,7 @@ def test_an_audit_is_logged_with_all_that_makes_its_number(mlflow: Any, tmp_path
 
 
 @pytest.mark.parametrize("name", AUDITS)
+@pytest.mark.in_turn(3)
 def test_every_kind_of_audit_is_logged_with_its_verdict(
     mlflow: Any, name: str, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_options_take_the_place_of_what_tests_say(pytester: pytest.Pytester) -> 
     done.stdout.fnmatch_lines(["*not refuted: 200 pairs of runs*"])
 
 
+@pytest.mark.slow
 def test_workers_of_xdist_send_home_what_they_found(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_mine=GAUSSIAN)
     done = run(pytester, "-n", "2", "--junitxml=tests.xml")

@@ -43,9 +43,12 @@ def in_functions(text: str, times: int) -> str:
     "repeat",
     [
         lambda text, times: text * times,
-        in_functions,
+        pytest.param(in_functions, marks=pytest.mark.slow),
         lambda text, times: f"for _ in x:\n  pass\n{indent(text, '  ') * times}",
-        lambda text, times: f"if x:\n  pass\n{indent(text, '  ') * times}",
+        pytest.param(
+            lambda text, times: f"if x:\n  pass\n{indent(text, '  ') * times}",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["flat", "functions", "loop", "if"],
 )
@@ -68,6 +71,7 @@ def test_code_that_is_repeated(repeat: Callable[[str, int], str]) -> None:
     ],
     ids=["dictionary", "partial", "imports", "stars", "chain", "engines", "called"],
 )
+@pytest.mark.in_turn(3)
 def test_code_that_nobody_wrote(lines: Callable[[int], list[str]]) -> None:
     few, many = (work(HEAD + "\n".join(lines(n))) for n in (250, 500))
     assert many < 2.2 * few

@@ -81,6 +81,7 @@ def test_sums_of_patches_are_those_of_torch_func(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.in_turn(3)
 def test_sums_of_images_are_those_of_patches(
     seed: int, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from epsilometer.core.findings import Curve
 from epsilometer.report.build import build
 from epsilometer.report.drawing import FORMATS, draw, save_figures
 from epsilometer.report.figures import compare_views, draw_views
+from tests.conftest import run_often
 from tests.examples import AUDITS, a_bound, a_claim, a_series, a_view, some_evidence
 from tests.report.hostile import PAYLOADS, full_audit, full_view, full_views, poisoned
 
@@ -59,6 +60,7 @@ def test_views_side_by_side_are_drawn_with_their_names() -> None:
 
 
 @pytest.mark.parametrize("name", [*PAYLOADS, "$\\frac{1$", "%", ""])
+@pytest.mark.in_turn(3)
 def test_views_of_any_name_are_drawn_side_by_side(name: str) -> None:
     for figure in compare_views(poisoned(a_series(), name)):
         assert ET.fromstring(draw(figure, "svg")) is not None
@@ -79,6 +81,7 @@ def test_an_svg_names_its_curves_and_no_date() -> None:
 
 
 @pytest.mark.parametrize("name", [*PAYLOADS, "_hidden", "$broken", "$\\frac{1$", "%", "", "λ🙂"])
+@pytest.mark.in_turn(3)
 def test_any_name_can_be_drawn(name: str) -> None:
     law = Curve(name=name, fpr=(0.0, 1.0), fnr=(1.0, 0.0))
     figure = draw_views([a_view(evidence=some_evidence(curves=(law,)))], a_claim())[0]
@@ -106,7 +109,9 @@ def test_files_are_named_after_their_figures(tmp_path: Path) -> None:
     assert [p.stem for p in of_pair] == ["tradeoff", "low_fpr", "scores-1", "scores-2", "growth"]
 
 
-@pytest.mark.parametrize("name", ["computed", "do not release", "posterior"])
+@pytest.mark.parametrize(
+    "name", run_often(["computed", "do not release", "posterior"], ["computed", "do not release"])
+)
 def test_figures_of_every_kind_are_written(name: str, tmp_path: Path) -> None:
     written = save_figures(build(AUDITS[name]), tmp_path, formats=("svg",))
     assert bool(written) != ("alone" in name)  # checks of conformance are a table, not a figure

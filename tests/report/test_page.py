@@ -46,6 +46,7 @@ EVERY = {**FULL, **AUDITS}
 
 @pytest.mark.parametrize("kind", FULL)
 @pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.in_turn(3)
 def test_what_a_user_wrote_is_text_and_nothing_else(kind: str, payload: str) -> None:
     harmless = Skeleton(page(poisoned(FULL[kind], "harmless")))
     hostile = Skeleton(page(poisoned(FULL[kind], payload)))
@@ -325,6 +326,7 @@ def many_records(count: int, letters: int = 12) -> tuple[RecordRisk, ...]:
     return tuple(few) * (count // 1000)
 
 
+@pytest.mark.slow
 def test_a_million_records_fit() -> None:
     audit = full_audit(more=many_records(10**6))
     text = page(audit)

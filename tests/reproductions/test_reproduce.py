@@ -39,7 +39,7 @@ def test_without_a_name_all_are_listed():
         assert name in found.output
 
 
-LONG = {"training-privacy", "shuffling", "one-shot"}  # each takes up to a minute
+LONG = {"training-privacy", "shuffling", "one-shot", "bayesian"}  # each takes up to a minute
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def expected(sample: np.ndarray, truth: float) -> bool:
 
 @on_fast_engines
 @pytest.mark.parametrize(("inputs", "truth"), cases("c07", "bgm-1epoch"))
+@pytest.mark.in_turn(3)
 def test_the_law_has_the_exact_epsilon(
     inputs: dict[str, Any], truth: dict[str, float], engine: str, rng: np.random.Generator
 ) -> None:
@@ -113,6 +114,7 @@ def test_epochs_add(
 
 @on_engines
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=name)
+@pytest.mark.in_turn(3)
 def test_one_world_reweighted_is_the_other(
     sampler: Sampler, engine: str, rng: np.random.Generator
 ) -> None:
@@ -209,6 +211,7 @@ def test_only_who_keeps_batches_together_depends_on_their_size() -> None:
 @pytest.mark.parametrize("other", ["numba", "torch"])
 @pytest.mark.parametrize("sigma", [0.05, 0.5, 3.0])
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=name)
+@pytest.mark.in_turn(3)
 def test_engines_agree_up_to_rounding(
     sampler: Sampler, sigma: float, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def largest_change(columns: np.ndarray, rng: np.random.Generator) -> float:
 @every_encoder
 @pytest.mark.parametrize("apart", [1, 2, 3])
 @pytest.mark.parametrize(("participations", "rounds"), [(1, 1), (2, 4), (3, 5), (2, 9), (4, 9)])
+@pytest.mark.in_turn(3)
 def test_no_client_is_further_than_the_sensitivity_of_an_encoder(
     encoder: Any, participations: int, rounds: int, apart: int, rng: np.random.Generator
 ) -> None:

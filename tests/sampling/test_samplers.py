@@ -119,6 +119,7 @@ def test_every_outcome_is_as_likely_as_it_should_be(
     ("sampler", "records", "size", "outcomes"),
     [case for case in equally_likely() if 1 < len(set(case.values[3])) <= 20],  # type: ignore[arg-type]
 )
+@pytest.mark.in_turn(3)
 def test_epochs_are_independent(
     sampler: Sampler, records: int, size: int, outcomes: list[Outcome], rng: np.random.Generator
 ) -> None:

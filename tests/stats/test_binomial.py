@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import binomial
-from tests.conftest import cases, peer_values
+from tests.conftest import cases, peer_values, run_often
 
 counts = st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 LIMITS = {
@@ -139,9 +139,12 @@ def test_quantiles_have_their_tails_however_deep(alpha: float, above: bool) -> N
     np.testing.assert_allclose(np.log(tails[told]), np.log(alpha), rtol=1e-8)
 
 
+EXACT = [(0, 100, 300), (3, 50, 100), (10, 1000, 200), (400, 900, 250)]
+
+
 @pytest.mark.parametrize(
     ("successes", "trials", "digits"),
-    [(0, 100, 300), (3, 50, 100), (10, 1000, 200), (400, 900, 250)],
+    run_often(EXACT, EXACT[:3]),
 )
 def test_limits_are_exact_however_small_alpha_is(successes: int, trials: int, digits: int) -> None:
     """By fractions, beside what a digit in the ninth place would give."""

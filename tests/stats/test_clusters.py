@@ -18,6 +18,7 @@ from epsilometer.stats.clusters import (
     tpr_at,
 )
 from epsilometer.stats.membership import Limited
+from tests.conftest import run_often
 
 FLAKE = 1e-6  # chance that a correct function fails a test; tolerances follow from it
 FPR, CAUGHT = 0.01, 0.05
@@ -60,7 +61,7 @@ def count_misses(
     }
 
 
-@pytest.mark.parametrize("kind", ["always", "half", "alike"])
+@pytest.mark.parametrize("kind", run_often(["always", "half", "alike"], ["half"]))
 def test_limits_on_records_are_wrong_no_more_often_than_they_say(
     kind: str, rng: np.random.Generator
 ) -> None:
@@ -128,7 +129,10 @@ def test_more_models_narrow_limits_where_records_are_alike_and_only_there(
     assert width("always", 32) > 0.7 * width("always", 4)
 
 
-@pytest.mark.parametrize(("tpr", "fpr"), [(0.5, 0.5), (0.9, 0.1), (0.6, 0.3), (1.0, 0.0)])
+@pytest.mark.parametrize(
+    ("tpr", "fpr"),
+    run_often([(0.5, 0.5), (0.9, 0.1), (0.6, 0.3), (1.0, 0.0)], [(0.5, 0.5), (0.9, 0.1)]),
+)
 @pytest.mark.parametrize(
     ("n_in", "n_out"), [(40, 60), pytest.param(150, 30, marks=pytest.mark.slow)]
 )

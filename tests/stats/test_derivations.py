@@ -359,7 +359,8 @@ def _methods_of(*names: str) -> set[str]:
     places = ("src", "reproductions", "tests/accounting")
     methods = set()
     for path in (path for place in places for path in (root / place).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if any(f"{name}(" in text for name in names) else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
                 for given in (word.value for word in node.keywords if word.arg == "method"):
                     parts = given.values if isinstance(given, ast.JoinedStr) else [given]

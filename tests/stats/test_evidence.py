@@ -34,7 +34,7 @@ def test_a_small_curve_is_drawn_whole(rng: np.random.Generator) -> None:
 
 
 def test_a_large_curve_is_thinned_and_loses_no_decade(rng: np.random.Generator) -> None:
-    n = 100_000
+    n = 30_000
     curve = tradeoff_curve(Scores(rng.normal(1, 1, n), rng.normal(0, 1, n)))
     thin = curve.thin()
     assert thin.thresholds.size < 700

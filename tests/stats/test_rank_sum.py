@@ -98,6 +98,7 @@ def test_a_larger_merit_takes_more_pairs_and_the_bound_is_the_last_refuted() -> 
 
 @pytest.mark.parametrize(("n_in", "n_out"), [(20, 20), (50, 50), (20, 400), (150, 40)])
 @pytest.mark.parametrize("mu", [0.0, 1.0])
+@pytest.mark.in_turn(2)
 def test_errs_no_more_often_than_it_says(n_in: int, n_out: int, mu: float) -> None:
     rng = np.random.default_rng(3)
     wrong = count_wrong(n_in, n_out, mu, 20_000, rng)
@@ -184,6 +185,7 @@ def test_proves_more_than_the_grid_it_replaces(
     assert sums.mean() > share * gdp_epsilon(mu, DELTA)
 
 
+@pytest.mark.slow
 def test_comes_near_the_test_that_knows_the_law_of_scores() -> None:
     """The mean difference of scores known to be normal of variance 1, which no audit may assume."""
     n, mu, rng = 100, 1.0, np.random.default_rng(5)

@@ -115,6 +115,7 @@ def test_agrees_with_all_orders(
     ("m", "n", "epsilon", "delta"),
     [(40, 30, 0.5, 0.02), (200, 200, 1.0, 1e-3), (20, 300, 2.0, 0.0), (300, 20, 0.0, 0.01)],
 )
+@pytest.mark.in_turn(2)
 def test_agrees_with_simulated_mechanisms(m: int, n: int, epsilon: float, delta: float) -> None:
     family = LookFamily(m, n, delta=delta, alpha=0.1)
     mark = next(mark for mark in range(family.marks) if family.value_of(mark) >= epsilon)

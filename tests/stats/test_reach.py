@@ -51,6 +51,7 @@ def bound_of(scores: Any, method: str, rule: Any, delta: float = DELTA) -> em.Ep
 
 @pytest.mark.parametrize(("n_in", "n_out"), SIZES)
 @pytest.mark.parametrize(("method", "rule"), METHODS, ids=str)
+@pytest.mark.in_turn(3)
 def test_a_perfect_attack_refutes_claims_below_the_reach_and_none_above(
     method: str, rule: Any, n_in: int, n_out: int, rng: np.random.Generator
 ) -> None:

@@ -17,6 +17,7 @@ from epsilometer.stats import bets
 from epsilometer.stats.binomial import clopper_pearson_upper
 from epsilometer.stats.sequential import anytime_limits, place_thresholds
 from tests import oracles
+from tests.conftest import run_often
 
 Limits: TypeAlias = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -29,7 +30,7 @@ def _refuted_at_some_time(audit: ConfidenceSequence, pairs: np.ndarray, claim: f
     return False
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 1.0])
+@pytest.mark.parametrize("epsilon", run_often([0.0, 1.0], [1.0]))
 @pytest.mark.simulation
 def test_no_look_at_any_time_is_wrong_too_often(epsilon: float, rng: np.random.Generator) -> None:
     """Randomised response: the claim is exactly true, and looked at 30 times."""
@@ -70,9 +71,10 @@ def draw_tight(law: str, n: int, rng: np.random.Generator) -> tuple[np.ndarray, 
 
 
 DELTAS = {"delta": 0.1}
+LAWS = ["corner", "delta", "edge", "drift", "moves", "laplace", "atoms"]
 
 
-@pytest.mark.parametrize("law", ["corner", "delta", "edge", "drift", "moves", "laplace", "atoms"])
+@pytest.mark.parametrize("law", run_often(LAWS, ["corner", "drift", "laplace"]))
 @pytest.mark.parametrize("audits", [30, pytest.param(2_000, marks=pytest.mark.slow)])
 @pytest.mark.simulation
 def test_a_tight_claim_watched_at_every_pair_is_not_refuted_too_often(
@@ -223,7 +225,7 @@ def at_one_time(successes: np.ndarray, trials: np.ndarray) -> tuple[np.ndarray, 
     return low, clopper_pearson_upper(successes, trials, alpha=0.025)
 
 
-@pytest.mark.parametrize("p", [pytest.param(0.003, marks=pytest.mark.slow), 0.1, 0.5, 0.97])
+@pytest.mark.parametrize("p", run_often([0.003, 0.1, 0.5, 0.97], [0.5]))
 @pytest.mark.simulation
 def test_limits_hold_at_all_times_together(p: float, rng: np.random.Generator) -> None:
     assert not oracles.too_often(*ever_fails(anytime, p, rng))

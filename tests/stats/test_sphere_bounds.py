@@ -91,6 +91,7 @@ def test_bounds_exceed_the_truth_no_oftener_than_they_say(
 @pytest.mark.parametrize("epsilon", [0.0, 2.7, 19.0])
 @pytest.mark.parametrize("bound", BOUNDS)
 @pytest.mark.simulation
+@pytest.mark.in_turn(3)
 def test_bounds_are_rarely_wrong(bound: str, epsilon: float, rng: np.random.Generator) -> None:
     mu = 1 / gaussian_sigma(epsilon, DELTA) if epsilon else 0.0
     assert not too_often(_wrong(bound, mu, 100, 250, rng), 250)
@@ -286,6 +287,7 @@ def _wrong_largest(
 @pytest.mark.parametrize("resemblance", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize(("epsilon", "rounds"), [(0.0, 2), (0.0, 30), (2.7, 10)])
 @pytest.mark.simulation
+@pytest.mark.in_turn(3)
 def test_the_largest_of_rounds_is_rarely_wrong(
     epsilon: float, rounds: int, resemblance: float
 ) -> None:

@@ -12,8 +12,8 @@ stay, until no pair is worth more.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, product
 from typing import Literal, TypeAlias
 
@@ -83,7 +83,7 @@ class Rates:
         """Of the opposite decision: what was missed is now a false alarm."""
         return Rates(self.fpr, self.fnr, self.delta)
 
-    @property
+    @cached_property
     def _logs(self) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
         with np.errstate(divide="ignore"):
             above = [
@@ -231,18 +231,43 @@ def _find_best_of_all(
         return worth, thresholds[1:]
     if k == 2:
         return _find_best_pair(inside, outside, rates, 0)
-    best = -math.inf, np.full(k, -math.inf)
-    for others in _list_others(inside):
-        worth, two = _find_best_given(
-            inside, outside, rates, [0, 1], np.array([-math.inf] * 2 + others)
-        )
-        if worth > best[0]:
-            best = worth, np.array([*two, *others])
-    return _climb(inside, outside, rates, *best)
+    others = _choose_others(inside, outside, rates)
+    worth, two = _find_best_given(
+        inside, outside, rates, [0, 1], np.array([-math.inf, -math.inf, *others])
+    )
+    return _climb(inside, outside, rates, worth, np.array([*two, *others]))
 
 
-def _list_others(inside: FloatArray) -> Iterator[list[float]]:
-    """Yield thresholds of the third and fourth statistic: all of them, or quantiles."""
+def _choose_others(inside: FloatArray, outside: FloatArray, rates: Rates) -> FloatArray:
+    """Return thresholds of the third and fourth statistic, the first that are worth most."""
+    every = _list_others(inside)
+    values = [np.unique(column) for column in inside.T[:2]]
+    if len(every) * values[0].size * values[1].size > _CELLS:  # one table at a time
+        given = (np.array([-math.inf, -math.inf, *others]) for others in every)
+        best = [_find_best_given(inside, outside, rates, [0, 1], each)[0] for each in given]
+        return np.asarray(every[int(np.argmax(best))])
+    hits, alarms = (_count_in_tables(values, known, every) for known in (inside, outside))
+    tried = (hits[:, :, :1] > 0) & (hits[:, :1, :] > 0)  # none beyond all runs that are left
+    worth = np.where(tried, rates.worth(len(inside) - hits, alarms), -math.inf)
+    return np.asarray(every[int(np.argmax(worth.max(axis=(1, 2))))])
+
+
+def _count_in_tables(values: list[FloatArray], known: FloatArray, others: FloatArray) -> IntArray:
+    """Count runs that reach two thresholds, in one table for each row of ``others``."""
+    reached = [
+        np.searchsorted(value, column, "right") - 1
+        for value, column in zip(values, known.T, strict=False)
+    ]
+    left = (known[:, 2:] >= others[:, None]).all(2) & (np.minimum(*reached) >= 0)
+    table, run = left.nonzero()
+    shape = len(others), values[0].size, values[1].size
+    place = np.ravel_multi_index((table, reached[0][run], reached[1][run]), shape)
+    cells = np.bincount(place, minlength=math.prod(shape)).reshape(shape)
+    return np.asarray(cells[:, ::-1, ::-1].cumsum(1).cumsum(2)[:, ::-1, ::-1])
+
+
+def _list_others(inside: FloatArray) -> FloatArray:
+    """Return thresholds of the third and fourth statistic: all of them, or quantiles."""
     n, k = inside.shape
     tries = min(_TRIES, _ALL_CELLS // n**2)
     each = max(2, int(tries ** (1 / (k - 2))))
@@ -250,8 +275,8 @@ def _list_others(inside: FloatArray) -> Iterator[list[float]]:
     for column in inside.T[2:]:
         values = np.unique(column)
         at = np.linspace(0, values.size - 1, min(each, values.size)).round().astype(np.int64)
-        columns.append(values[at].tolist())
-    return map(list, product(*columns))
+        columns.append(values[at])
+    return np.array(list(product(*columns)))
 
 
 def _climb(

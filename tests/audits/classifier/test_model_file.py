@@ -297,6 +297,7 @@ NESTED: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NESTED)
+@pytest.mark.in_turn(2)
 def test_records_are_found_wherever_an_estimator_keeps_them(name: str) -> None:
     make, kind = NESTED[name]
     data = GAPS if name.startswith("imputing") else X

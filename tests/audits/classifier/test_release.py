@@ -268,6 +268,7 @@ def test_a_power_of_the_size_is_followed() -> None:
     assert extrapolate(nothing) == pytest.approx((0.01, 0.0, 0.05))
 
 
+@pytest.mark.slow
 def test_limits_at_full_size_hold_as_often_as_they_say(rng: np.random.Generator) -> None:
     """The true advantages are a power of the size: 0.4, 0.28, 0.2, and so 0.14."""
     truths = tuple(0.4 * 2 ** (-step / 2) for step in range(3))

@@ -82,6 +82,7 @@ def by_hand(how: TargetCanary, batch: list[int]) -> tuple[list[bool] | None, flo
 @pytest.mark.parametrize("adversary", ADVERSARIES)
 @settings(max_examples=30)
 @given(rows=batches(), present=st.booleans())
+@pytest.mark.in_turn(3)
 def test_every_insertion_is_that_of_a_plain_loop(
     adversary: Any, adjacency: Any, takes_place: bool, rows: list[list[int]], present: bool
 ) -> None:

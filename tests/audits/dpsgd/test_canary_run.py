@@ -23,6 +23,7 @@ from epsilometer.core import judge
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gdp_epsilon
+from tests.conftest import run_often
 
 FLAKE = 1e-6
 DELTA = 1e-5
@@ -97,6 +98,7 @@ def test_a_true_claim_is_refuted_no_oftener_than_it_says(rng: np.random.Generato
     assert alarms <= FEW
 
 
+@pytest.mark.slow
 def test_batches_used_against_an_amplified_claim_are_noticed(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +139,7 @@ def test_a_result_carries_what_was_paid_and_said(rng: np.random.Generator) -> No
     assert "Poisson sampling" in result.also[0].caveats[0]
 
 
+@pytest.mark.slow
 def test_a_curve_is_assumed_only_where_there_is_one(rng: np.random.Generator) -> None:
     claim = Claim(1.0, delta=DELTA)
     sampled = played(rng)
@@ -182,7 +185,7 @@ def test_canaries_that_took_part_oftenest_do_not_set_the_claim(rng: np.random.Ge
 
 
 # A hold-out of perfect scores is a matter of chance.
-@pytest.mark.parametrize("method", ["one_run", "one_run_fdp"])
+@pytest.mark.parametrize("method", run_often(["one_run", "one_run_fdp"], ["one_run"]))
 def test_claims_above_the_reach_cannot_be_judged(rng: np.random.Generator, method: str) -> None:
     """Scores that all differ prove a quarter less than the best perfect attack, whose are tied."""
     margin = 0.3

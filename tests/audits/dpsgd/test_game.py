@@ -89,6 +89,7 @@ def alike(found: np.ndarray, expected: np.ndarray) -> bool:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
+@pytest.mark.in_turn(2)
 def test_scores_have_the_law_of_the_batched_gaussian(
     adversary: Any, sampler: Any, rng: np.random.Generator
 ) -> None:

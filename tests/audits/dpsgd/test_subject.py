@@ -32,12 +32,15 @@ from tests.audits.dpsgd.dpsgd_audits import (
     pixels,
     subject,
 )
+from tests.conftest import run_often
 from tests.faults.processes import started, until
 
 # Verdicts
 
 
-@pytest.mark.parametrize("adversary", ["worst_case", "partially_informed"])
+@pytest.mark.parametrize(
+    "adversary", run_often(["worst_case", "partially_informed"], ["worst_case"])
+)
 def test_shuffling_under_the_claim_of_poisson_sampling_is_refuted(adversary: Any) -> None:
     """60 steps: the claim is ε = 0.5, the truth of shuffling above 3."""
     found, view = one(
@@ -57,7 +60,7 @@ def test_shuffling_under_the_claim_of_poisson_sampling_is_refuted(adversary: Any
     [
         ("worst_case", Poisson(rate=0.2, steps=5)),
         pytest.param("partially_informed", Poisson(rate=0.2, steps=5), marks=pytest.mark.slow),
-        ("target_canary", Poisson(rate=0.3, steps=10)),
+        pytest.param("target_canary", Poisson(rate=0.3, steps=10), marks=pytest.mark.slow),
         pytest.param("worst_case", Poisson(rate=1.0, steps=2), marks=pytest.mark.slow),
     ],
     ids=str,
@@ -93,6 +96,7 @@ def test_poisson_sampling_is_spared_under_its_own_claim(
 # The same bytes
 
 
+@pytest.mark.slow
 def test_processes_and_crashes_leave_no_trace(tmp_path: Path) -> None:
     whole = long_audit(tmp_path / "whole")
     expected = (tmp_path / "whole" / "result.json").read_bytes()

@@ -17,6 +17,7 @@ from epsilometer.sampling.samplers import (
 )
 from tests import oracles
 from tests.audits.dpsgd.dpsgd_audits import audit, in_order, job_of, network, one, truth_of
+from tests.conftest import run_often
 
 UPDATES, MODEL, LOSS = "DP-SGD, all updates seen", "along the canary gradient", "data canary"
 
@@ -25,7 +26,7 @@ UPDATES, MODEL, LOSS = "DP-SGD, all updates seen", "along the canary gradient", 
 
 @pytest.mark.parametrize(
     "sampler",
-    [Shuffle(), Poisson(), pytest.param(Poisson(rate=1.0, steps=5), marks=pytest.mark.slow)],
+    run_often([Shuffle(), Poisson(), Poisson(rate=1.0, steps=5)], [Shuffle()]),
     ids=str,
 )
 def test_every_view_is_rarely_above_the_truth(sampler: Any, rng: np.random.Generator) -> None:
@@ -189,6 +190,7 @@ def test_threat_models_are_side_by_side_and_more_is_seen_in_all_updates() -> Non
     ],
     ids=lambda sampler: type(sampler).__name__,
 )
+@pytest.mark.in_turn(3)
 def test_every_adjacency_of_every_sampler(adjacency: Any, sampler: Any) -> None:
     found = audit(
         runs=4,

@@ -275,6 +275,7 @@ def test_a_failed_run_proves_nothing_and_cannot_be_judged() -> None:
 # Coverage.
 
 
+@pytest.mark.slow
 def test_the_bound_of_one_round_errs_no_oftener_than_it_says() -> None:
     """One round of canaries and noise is the Gaussian mechanism, whose ε is known."""
     how = training(rounds=1, learning_rate=1e-30, noise_multiplier=1.0, canaries=100)

@@ -15,6 +15,7 @@ from epsilometer.audits.federated.whitened import WhitenedFilter, make_filter, m
 from epsilometer.conformance.whitening import Whitening
 from epsilometer.stats.gaussians import gaussian_epsilon
 from epsilometer.stats.sphere import cosine_bound, cosine_cdf, tied_bound
+from tests.conftest import run_often
 
 FLAKE = 1e-6
 NOISES = [federation.TreeNoise(), federation.MatrixNoise(), federation.MatrixNoise(np.eye(6) + 0.0)]
@@ -81,7 +82,7 @@ def _count_wrong(rng: np.random.Generator, noise: Any, audits: int) -> list[int]
     return wrong
 
 
-@pytest.mark.parametrize("noise", NOISES[:2])
+@pytest.mark.parametrize("noise", run_often(NOISES[:2], NOISES[:1]))
 def test_bounds_are_wrong_no_more_often_than_they_say(noise: Any, rng: np.random.Generator) -> None:
     assert max(_count_wrong(rng, noise, 60)) <= scipy.stats.binom.isf(FLAKE, 60, 0.05)
 

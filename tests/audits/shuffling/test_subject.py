@@ -102,7 +102,7 @@ def test_without_a_claim_nothing_is_judged() -> None:
     assert sampling_of(audit).accounted_epsilon == accounted(**TWO_EPOCHS).epsilon
 
 
-def test_a_generous_claim_is_proved() -> None:
+def test_a_generous_claim_is_proved(unsearched: None) -> None:
     """Who is told the batches sees ε = 6.7 or so; a claim above that is true."""
     audit = audit_shuffled(**TWO_EPOCHS, claim=50.0, observations=4_000)
     assert audit.verdict == judge.PROVED
@@ -122,7 +122,7 @@ def test_a_claim_between_what_is_computed_from_below_and_above_stands(unsearched
     assert (again.verdict, again.reach, again.upper) == (audit.verdict, math.inf, upper)
 
 
-def test_computation_alone_may_refute() -> None:
+def test_computation_alone_may_refute(unsearched: None) -> None:
     """Four trials prove nothing, but the claim is false all the same."""
     audit = audit_shuffled(**TWO_EPOCHS, claim=2.0, observations=4)
     assert audit.bounds[0].epsilon < 2.0 < estimate_of(audit, "lower").low
@@ -138,6 +138,7 @@ def test_computation_alone_may_refute() -> None:
     [Shuffle(), PartialShuffle(8), BatchThenShuffle(), BallsInBins(), Sequential()],
     ids=lambda sampler: type(sampler).__name__,
 )
+@pytest.mark.in_turn(2)
 def test_the_upper_bound_is_above_the_exact_epsilon_of_every_sampler(
     sampler: Any, epochs: int
 ) -> None:
@@ -287,6 +288,7 @@ def test_mnli_falls_within_hundreds_of_plays(unsearched: None) -> None:
 
 # --- claims at the ends
 @pytest.mark.parametrize(("claim", "verdict"), [(0.0, judge.REFUTED), (100.0, judge.PROVED)])
+@pytest.mark.in_turn(2)
 def test_claims_at_the_ends(claim: float, verdict: str) -> None:
     audit = audit_shuffled(
         noise_multiplier=1.0, steps=10, delta=0.05, claim=claim, observations=400
@@ -297,6 +299,7 @@ def test_claims_at_the_ends(claim: float, verdict: str) -> None:
     assert (needed > 1) == (verdict == judge.REFUTED)
 
 
+@pytest.mark.slow
 def test_a_poisson_epsilon_of_0_is_a_claim_too() -> None:
     """So much noise that sampling hides everything: once a refusal at the very end."""
     setting = {"noise_multiplier": 5.0, "steps": 100, "delta": 0.1}

@@ -349,6 +349,7 @@ def test_a_train_that_always_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 # Same bytes
 
 
+@pytest.mark.slow
 def test_every_engine_gives_the_same_bytes(tmp_path: Path) -> None:
     with cluster(tmp_path) as found:
         engines = {

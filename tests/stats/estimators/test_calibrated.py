@@ -66,6 +66,7 @@ def test_laws_that_used_to_prove_more_by_the_grid_prove_less() -> None:
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
+@pytest.mark.in_turn(3)
 def test_proves_more_than_the_rank_grid(
     mechanism: tight.Mechanism, size: int, least: float
 ) -> None:

@@ -85,6 +85,7 @@ def test_reversed_scores_prove_nothing(method: str, rule: object) -> None:
 
 
 @pytest.mark.parametrize(("method", "rule"), [(m, r) for m, r in PAIRS if r != HoldOut()])
+@pytest.mark.in_turn(3)
 def test_smaller_delta_and_less_confidence_prove_more(
     method: str, rule: object, rng: np.random.Generator
 ) -> None:
@@ -99,6 +100,7 @@ def test_smaller_delta_and_less_confidence_prove_more(
 
 
 @every_pair
+@pytest.mark.in_turn(3)
 def test_increasing_maps_change_nothing(
     method: str, rule: object, rng: np.random.Generator
 ) -> None:

@@ -15,7 +15,7 @@ from epsilometer.stats.estimators.method import Find, Found
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.thresholds import Looks, ThresholdRule
 from tests import oracles
-from tests.conftest import cases, peer_values
+from tests.conftest import cases, peer_values, run_often
 
 
 def _scores(inputs: dict) -> Scores:
@@ -35,6 +35,7 @@ def _scores(inputs: dict) -> Scores:
 
 
 @pytest.mark.parametrize(("inputs", "expected"), cases("c06", "estimate-eps"))
+@pytest.mark.in_turn(3)
 def test_published_is_algorithm_1_of_the_shuffling_paper(inputs: dict, expected: dict) -> None:
     """One-sided, α is on each rate; two-sided, as some read it, half of that."""
     scores, knobs = _scores(inputs), {"delta": inputs["delta"], "rule": Published()}
@@ -81,7 +82,7 @@ def test_published_equals_trying_every_threshold(inside: list, outside: list, de
     assert found.epsilon == pytest.approx(oracles.best_by_trying_all(scores, delta, 0.05), abs=1e-9)
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize("mu", run_often([0.0, 0.3, 2.0], [0.3]))
 def test_published_skips_no_winner_in_a_large_sample(mu: float, rng: np.random.Generator) -> None:
     n = 30_000
     scores = Scores(rng.normal(mu, 1, n), rng.normal(0, 1, 2 * n))
@@ -116,6 +117,7 @@ def _draw(shape: str, n_in: int, n_out: int, rng: np.random.Generator) -> Scores
 
 @pytest.mark.parametrize("method", ["clopper_pearson", "jeffreys", "gdp"])
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.in_turn(3)
 def test_no_rule_that_chooses_a_threshold_proves_more_than_best(
     shape: str, method: str, rng: np.random.Generator
 ) -> None:
@@ -143,6 +145,7 @@ def test_best_is_not_below_what_papers_print(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", [12, 300])
+@pytest.mark.in_turn(3)
 def test_best_is_where_the_best_of_all_tests_has_all_of_alpha(
     shape: str, size: int, rng: np.random.Generator
 ) -> None:
@@ -281,8 +284,8 @@ def test_exact_bound_is_below_the_approximate_ones_of_r(
     assert found.epsilon >= forward
 
 
-@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0, 4.0])
-@pytest.mark.parametrize("n", [100, 1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mu", run_often([0.5, 1.0, 2.0, 4.0], [1.0, 4.0]))
+@pytest.mark.parametrize("n", run_often([100, 1_000, 10_000], [1_000]))
 def test_rank_grid_proves_more_than_other_valid_rules(
     mu: float, n: int, rng: np.random.Generator
 ) -> None:

@@ -105,6 +105,7 @@ def test_fdp_epsilon_of_jax_privacy(inputs: dict, value: float) -> None:
         for case in peer_values(name)
     ],
 )
+@pytest.mark.in_turn(3)
 def test_deterministic_normals_of_jax_privacy(inputs: dict, value: float, epsilon) -> None:  # type: ignore[no-untyped-def]
     """Their default: guesses above every vertex of the hull, α divided by their number."""
     n = inputs["deterministic_normal_n"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from epsilometer.audits.classifier.advice import PartSummary, advise, rank_remedy
-from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
 from epsilometer.audits.classifier.file_rules import IN_FILE
-from epsilometer.audits.classifier.groups import GroupedRisk, compare_groups
 from epsilometer.audits.classifier.leaks import read_leaks
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     SHOWN,
@@ -24,14 +22,12 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
 )
 from epsilometer.audits.classifier.leave_one_out.screens import CITES
 from epsilometer.audits.classifier.outliers import explain_records
+from epsilometer.audits.classifier.published import LISTED, PublishedResults
 from epsilometer.audits.classifier.release import (
     Attacked,
     Measured,
-    apply_rules,
     measure_width,
     share_confidence,
-    share_exposed,
-    weigh_rule,
 )
 from epsilometer.audits.classifier.seeds import find_hidden, take_odds
 from epsilometer.audits.classifier.subject import ClassifierTask
@@ -39,25 +35,18 @@ from epsilometer.audits.classifier.threats.measuring import list_threats
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.findings import (
     AccuracyFinding,
-    GroupRisk,
     LeaveOneOut,
     MembershipFinding,
     RecordRisk,
     RemedyFinding,
     RemovalPlan,
     RoundingStep,
-    RuleFinding,
     ThreatFinding,
     Variation,
 )
-from epsilometer.core.printing import to_csv_text
-from epsilometer.core.scores import Scores
-from epsilometer.engine.shards import Arrays
 from epsilometer.stats import clusters, membership
-from epsilometer.stats.score_finding import round_threshold
 from epsilometer.types import FloatArray, IntArray
 
-_LISTED = 1000  # records in a result
 _EXPLAINED = 20  # of them with what makes them stand out
 _EDGES = np.geomspace(1e-5, 10.0, 49)
 _CITES = ("long2017", "clopper1934")
@@ -65,27 +54,16 @@ _CHANCE = 0.05  # that some record is ranked by guesses that were right by luck
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PartResults:
-    """What the parts of an audit found, on its way to a result.
-
-    Attributes:
-        task: What was to be measured.
-        found: What each part returned.
-    """
+class PartResults(PublishedResults):
+    """What the parts of an audit of a classifier found, on its way to a result."""
 
     task: ClassifierTask
-    found: Mapping[str, Arrays]
 
     def make_audit(self, provenance: Provenance) -> Audit:
         """Return the audit: what the rules say, with all that it rests on."""
         subject, arrays = self.task.subject, self.found["leave-one-out"]
         at, floor = self._changes(), self._floor()
-        rules, attacks = self.apply_rules()
-        kinds = [leak.kind for leak in read_leaks(self.found.get("file")) or ()]
-        size = self.task.codes.size
-        grave = {rule: weigh_rule(rule, size, kinds) for rule in rules if rule.outcome == "fail"}
-        rules = tuple(sorted(rules, key=lambda rule: -grave.get(rule, 0.0)))
-        attacks = tuple(map(self._add_bound, subject.attack_names, attacks))
+        rules, attacks = self._judge()
         codes = self.task.codes[arrays["records"]]
         rounding = list_rounding_steps(
             arrays["full"],
@@ -102,7 +80,7 @@ class PartResults:
                 self._summarise_risk(at, floor),
                 *attacks,
                 *self._measure_threats(),
-                *self._group_risks(at.risk, attacks),
+                *self._group_risks(attacks),
                 *self._record_risks(at, floor),
                 *self._removal(),
                 *rounding,
@@ -117,22 +95,19 @@ class PartResults:
         advice = advise(result, unmeasured=self._list_unmeasured())
         return msgspec.structs.replace(result, advice=tuple(advice))
 
-    def apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
-        """Return what each rule says, and how each attack does."""
-        rules, confidence = self.task.subject.deciding_rules, self.task.confidence
-        return apply_rules(self._measured(), rules, confidence=confidence)
-
-    def _measured(self) -> Measured:
+    @property
+    def measured(self) -> Measured:
+        """What rules look at."""
         left_out = self.found["leave-one-out"]
         return Measured(
             risk=self._count_hidden()[0],
             floor=self._floor(),
-            of=self.task.codes.size,
+            of=self.task.size,
             drawn=bool(left_out["drawn"]),
             screened=left_out["screened"],
             attacks=self._list_attacks(),
             mismatch=" ".join(self._mismatch),
-            leaks=read_leaks(self.found.get("file")),
+            leaks=self.leaks,
             answers=read_leaks(self.found.get("extraction")),
             doubt=" ".join(map(str, left_out["doubts"])),
             threats=list_threats(self.found.get("threats", {}), self._threats),
@@ -144,7 +119,7 @@ class PartResults:
         return tuple(self.task.subject.threats) if "threats" in self.found else ()
 
     def _measure_threats(self) -> tuple[ThreatFinding, ...]:
-        measured = self._measured()
+        measured = self.measured
         each = share_confidence(measured, self.task.subject.deciding_rules, self.task.confidence)
         return tuple(threat.measure(confidence=each) for threat in measured.threats)
 
@@ -166,26 +141,21 @@ class PartResults:
     @property
     def riskiest(self) -> IntArray:
         """Rows of measured records, the riskiest first."""
-        order: IntArray = self.found["leave-one-out"]["records"][self._order]
+        order: IntArray = self.found["leave-one-out"]["records"][self.order]
         return order
 
-    @cached_property
-    def attacked(self) -> FloatArray | None:
-        """How often the strongest attack is right about each record, over the attacked models."""
-        names = self.task.subject.attack_names
-        if not names:
-            return None
-        found = self.found["attacks"]
+    @property
+    def risk(self) -> FloatArray:
+        """PDTP of each measured record, as probabilities are shown."""
+        return self._changes().risk
 
-        def measure(name: str) -> FloatArray:
-            said = found[f"scores {name}"] > found[f"cut {name}"][:, None]
-            right: FloatArray = (said == found["member"]).mean(axis=0)
-            return right
-
-        return max(map(measure, names), key=lambda right: float(right.mean()))
+    @property
+    def classes(self) -> NDArray[np.str_]:
+        """The class of each record, as a text."""
+        return np.asarray(self.task.classes[self.task.codes]).astype(np.str_)
 
     @cached_property
-    def _order(self) -> NDArray[np.int64]:
+    def order(self) -> NDArray[np.int64]:
         """Places of measured records: first whom attacks find, beyond chance, then by risk."""
         risk = self._changes().risk
         if self.attacked is None:
@@ -231,24 +201,6 @@ class PartResults:
             for parts in (4, 2)
         )
 
-    def list_records(self) -> str:
-        """Return which records are at risk, as CSV: for the run's directory alone."""
-        task, at = self.task, self._changes()
-        records = self.found["leave-one-out"]["records"]
-        names = task.subject.record_names
-        rows = [
-            (
-                rank,
-                int(records[index]) + task.first_row,
-                "" if names is None else names[records[index]],
-                str(task.classes[task.codes[records[index]]]),
-                float(at.risk[index]),
-                "" if self.attacked is None else float(self.attacked[records[index]]),
-            )
-            for rank, index in enumerate(self._order.tolist(), start=1)
-        ]
-        return to_csv_text(("rank", "row", "name", "class", "risk", "attacked"), rows)
-
     def _changes(self, other: str = "without") -> Changes:
         """Return the risk of each measured record, as probabilities are shown."""
         arrays, decimals = self.found["leave-one-out"], self.task.subject.shown
@@ -263,52 +215,19 @@ class PartResults:
         """How the target differs from its shadows."""
         return [str(line) for line in self.found.get("attacks", {}).get("mismatch", ())]
 
-    def _name(self, name: str) -> str:
-        """Return the attack as it calls itself."""
-        return str(self.found["attacks"][f"named {name}"])
-
-    def _split(self, name: str, at: Any = slice(None)) -> clusters.Observed:
-        """Return scores of some records, by record where several models were attacked."""
-        found = self.found["attacks"]
-        values, member = found[f"scores {name}"][:, at], found["member"][:, at]
-        if len(member) > 1:
-            return clusters.ScoresByRecord.from_models(values, member)
-        return Scores(inside=values[member], outside=values[~member])
-
-    def _add_bound(self, name: str, finding: MembershipFinding) -> MembershipFinding:
-        """Add the bound of the first model that was attacked: one run, one bound."""
-        found = self.found["attacks"]
-        scores = RecordScores(
-            attack=self._name(name),
-            values=found[f"scores {name}"][0],
-            threshold=float(found[f"cut {name}"][0]),
-            convention="",
-        )
-        bound = bound_one_run(
-            scores,
-            found["member"][0],
-            coins=self.task.target is None,  # of a target from elsewhere nobody knows
-            delta=self.task.delta,
-            confidence=self.task.confidence,
-        )
-        return msgspec.structs.replace(finding, bound=round_threshold(bound))
+    def _add_bound(
+        self, name: str, finding: MembershipFinding, *, coins: bool = True
+    ) -> MembershipFinding:
+        """Add the bound; of who is in a target from elsewhere nobody knows by what chance."""
+        return super()._add_bound(name, finding, coins=coins and self.task.target is None)
 
     def _summarise_risk(self, at: Changes, floor: FloatArray | None) -> LeaveOneOut:
-        arrays, confidence = self.found["leave-one-out"], self.task.confidence
-        limit, of = self.task.subject.limit, self.task.codes.size
+        arrays, limit = self.found["leave-one-out"], self.task.subject.limit
         above = at.risk > limit
-        measured = at.risk.size
-        coverage = ""
-        if measured < of and bool(arrays["drawn"]):
-            share = share_exposed(above, arrays["screened"], of, confidence=confidence)
-            coverage = (
-                f"of all {of:,} records {share.low:.2%} to {share.high:.2%} are above {limit:g}, "
-                f"with {confidence:g} confidence"
-            )
         return LeaveOneOut(
             path=str(arrays["path"]),
-            measured=measured,
-            of=of,
+            measured=at.risk.size,
+            of=self.task.size,
             decimals=self.task.subject.shown,
             limit=limit,
             exposed=int(above.sum()),
@@ -320,7 +239,7 @@ class PartResults:
             median_floor=None if floor is None else float(np.median(floor)),
             largest_floor=None if floor is None else float(floor.max()),
             separation=None if floor is None else membership.rank_sum_pvalue(at.risk, floor),
-            coverage=coverage,
+            coverage=self._describe_coverage(at.risk, arrays["screened"]),
             edges=tuple(float(f"{edge:.6g}") for edge in _EDGES),
             bins=_count_bins(at.risk),
             floor_bins=() if floor is None else _count_bins(floor),
@@ -329,7 +248,7 @@ class PartResults:
     def _record_risks(self, at: Changes, floor: FloatArray | None) -> tuple[RecordRisk, ...]:
         task, subject = self.task, self.task.subject
         records = self.found["leave-one-out"]["records"]
-        order = self._order[:_LISTED]
+        order = self.order[:LISTED]
         worst = order[:_EXPLAINED]
         notes = explain_records(task, records[worst])
         seen = {None: "", -1: ", class alone"}.get(subject.shown, f", {subject.shown} decimals")
@@ -370,28 +289,6 @@ class PartResults:
             (self._name(name), float(found[f"scores {name}"][inside, record].mean()))
             for name in self.task.subject.attack_names
             if inside.any()
-        )
-
-    def _group_risks(
-        self, risk: FloatArray, findings: tuple[MembershipFinding, ...]
-    ) -> tuple[GroupRisk, ...]:
-        task = self.task
-        strongest = max(
-            zip(findings, task.subject.attack_names, strict=True),
-            key=lambda pair: pair[0].auc,
-            default=None,
-        )
-        labels = np.asarray(task.classes[task.codes]).astype(np.str_)
-        return compare_groups(
-            GroupedRisk(
-                columns={"class": labels, **task.groups},
-                records=self.found["leave-one-out"]["records"],
-                risk=risk,
-                limit=task.subject.limit,
-                scores=None if strongest is None else partial(self._split, strongest[1]),
-                member=None if strongest is None else self.found["attacks"]["member"][0],
-                confidence=task.confidence,
-            )
         )
 
     def _removal(self) -> tuple[RemovalPlan, ...]:
@@ -489,15 +386,10 @@ class PartResults:
         return tuple(caveats)
 
     def _cites(self) -> tuple[str, ...]:
-        attacks = self.task.subject.attack_names
-        cited = [self.found["attacks"][f"cites {name}"].tolist() for name in attacks]
-        if self.found["leave-one-out"]["null"].size:
-            cited.append(["mann1947"])
-        if self.found["leave-one-out"]["screened"].any():
-            cited.append([CITES["subsamples"]])
-        if attacks:
-            cited.append(["waudbysmith2024", "steinke2023"])
-        return tuple(dict.fromkeys([*_CITES, *(str(key) for keys in cited for key in keys)]))
+        found = self.found["leave-one-out"]
+        floor = ("mann1947",) if found["null"].size else ()
+        screened = (CITES["subsamples"],) if found["screened"].any() else ()
+        return self._list_cites(_CITES, *floor, *screened)
 
 
 def sum_up_parts(results: PartResults, action: str = "") -> PartSummary:

@@ -6,24 +6,20 @@ is kept when it is finished, and inside the longer ones the engine keeps smaller
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
-from epsilometer._files import write_whole
 from epsilometer.audits.classifier.advice import (
-    RECORDS,
     PartSummary,
     list_outcomes,
     rank_remedy,
 )
 from epsilometer.audits.classifier.answers import LabelsOnly, compare_answers
-from epsilometer.audits.classifier.attacks.evaluation import find_mismatch
+from epsilometer.audits.classifier.attacks.evaluation import RecordScores, find_mismatch
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import (
     ShadowPool,
@@ -43,6 +39,12 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import (
 )
 from epsilometer.audits.classifier.leave_one_out.screens import screen_pool
 from epsilometer.audits.classifier.model_file import search_model
+from epsilometer.audits.classifier.published import (
+    CallerProcess,
+    PublishedJob,
+    make_parts,
+    write_scores,
+)
 from epsilometer.audits.classifier.remedies import Remedy, list_remedies
 from epsilometer.audits.classifier.removal import plan_removal
 from epsilometer.audits.classifier.seeds import measure_spread, take_odds
@@ -63,15 +65,8 @@ from epsilometer.audits.classifier.subject import (
 )
 from epsilometer.audits.classifier.threats.measuring import measure_threats
 from epsilometer.core.audit import Audit
-from epsilometer.engine.code import find_code
-from epsilometer.engine.engines import Engine, Local
-from epsilometer.engine.events import Listener
-from epsilometer.engine.fingerprints import fingerprint, name_of
-from epsilometer.engine.leases import Call, Outcome, Outcomes
-from epsilometer.engine.plan import Plan
 from epsilometer.engine.request import Request
-from epsilometer.engine.run import Done, Unwatched, Watch
-from epsilometer.engine.shards import Arrays, check_arrays
+from epsilometer.engine.shards import Arrays
 from epsilometer.errors import EpsilometerError
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
@@ -97,70 +92,25 @@ def run_audit(subject: Classifier, request: Request) -> Audit:
 def make_job(subject: Classifier, request: Request) -> "ClassifierJob":
     """Return the work of an audit; its engine executes what the parts are made of."""
     task = ClassifierTask(subject, request)
-    plan = request.make_plan(
-        subject,
-        units=len(task.parts),
-        inputs=_fingerprint_inputs(task),
-        estimator=name_of(type(subject.estimator)),
-        parts=list(task.parts),
-        removal=task.removal,
-    )
-    return ClassifierJob(
-        plan=plan,
-        task=task,
-        directory=None if request.recompute else request.out,  # which writes nothing
-        engine=request.engine or Local(),
-        listen=request.listen,
-    )
-
-
-def _fingerprint_inputs(task: ClassifierTask) -> dict[str, str]:
-    """Return the hashes of the files that were read, and of all data that were given."""
-    subject = task.subject
-    given = {
-        field.name: getattr(subject, field.name)
-        for field in dataclasses.fields(subject)
-        if field.metadata.get("data") and getattr(subject, field.name) is not None
-    }
-    given["y"] = task.classes, task.codes
-    # Texts as arrays: one by one they would be looked for among files, which takes long.
-    for name in {"feature_names", "record_names"} & set(given):
-        given[name] = np.asarray(given[name], np.str_)
-    if task.content is not None:
-        given["model_file"] = task.content
-    if "groups" in given:
-        given["groups"] = task.groups
-    # An attack from elsewhere is known to the plan by its code: settings have its name alone.
-    for name in subject.attack_names:
-        if not name_of(ATTACKS[name]).startswith("epsilometer."):
-            given[f"attack {name}"] = find_code(ATTACKS[name]).digests
-    files = {} if subject.source is None else dict(subject.source.fingerprints())
-    return {**files, **{name: fingerprint(value) for name, value in given.items()}}
+    parts = make_parts(task, (task.classes, task.codes), removal=task.removal)
+    return ClassifierJob(**parts)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ClassifierJob:
+class ClassifierJob(PublishedJob):
     """The parts of an audit of a classifier, each a unit.
 
     Attributes:
-        plan: Everything that determines the result.
-        task: What is to be measured.
-        directory: Where longer parts keep their own units; nowhere where None.
-        engine: What executes these.
-        listen: Callbacks that receive events.
         kept: Parts, and the pool of shadows, for parts that need them.
     """
 
-    plan: Plan
     task: ClassifierTask
-    directory: Path | None
-    engine: Engine
-    listen: Sequence[Listener]
     kept: dict[str, Any] = field(default_factory=dict)
 
-    def unit(self, index: int) -> Arrays:
-        """Compute one part of the work."""
-        work = {
+    @property
+    def work(self) -> Mapping[str, Callable[[], Arrays]]:
+        """What computes each part."""
+        return {
             "file": self._search_file,
             "extraction": self._search_answers,
             "leave-one-out": self._leave_out,
@@ -171,25 +121,15 @@ class ClassifierJob:
             "variation": self._vary,
             "remedies": self._try_remedies,
         }
-        part = self.task.parts[index]
-        found = self.kept[part] = work[part]()
+
+    def unit(self, index: int) -> Arrays:
+        """Compute one part of the work, and keep it for those that need it."""
+        found = self.kept[self.task.parts[index]] = super().unit(index)
         return found
 
-    def missing(self, index: int) -> Arrays:
-        """Return nothing. It is never asked: what a part raises reaches the caller."""
-        return {}
-
-    def watch(self) -> Watch:
-        """Return a watch that says nothing before the parts are there."""
-        return Unwatched()
-
-    def result(self, units: Iterable[Arrays], done: Done) -> Audit:
-        """Return all parts together, with the rules applied to them."""
-        found = dict(zip(self.task.parts, units, strict=True))
-        results = PartResults(task=self.task, found=found)
-        if self.directory is not None:
-            write_whole(self.directory / RECORDS, results.list_records().encode("utf-8"))
-        return results.make_audit(done.provenance)
+    def collect(self, found: Mapping[str, Arrays]) -> PartResults:
+        """Return what the parts found, on its way to a result."""
+        return PartResults(task=self.task, found=found)
 
     def _measure(
         self,
@@ -275,7 +215,7 @@ class ClassifierJob:
         subject, codes = self.task.subject, self.task.codes
         fit = FitEstimator(self._shown_estimator, self.task.classes)
         asked = take_rows(subject.X, records)
-        drawn = self._stream(_VARIATION, 1).integers(2**31, size=_SEEDS).tolist()
+        drawn = self.task.stream(_VARIATION, 1).integers(2**31, size=_SEEDS).tolist()
         logs = np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn])
         shift = take_odds(full, codes[records]) - take_odds(without, codes[records])
         return measure_spread(take_odds(logs, codes[records]), shift)
@@ -359,15 +299,15 @@ class ClassifierJob:
             "accuracy": np.array([pool.train_accuracy.mean(), pool.test_accuracy.mean()]),
             "held out": np.array(measure_held_out(pool)),
         }
-        for place, name in enumerate(subject.attack_names):
-            scores = [
-                ATTACKS[name](pool, target, self._stream(place + 2 * (place >= _VARIATION), number))
+
+        def score(place: int, name: str) -> list[RecordScores]:
+            streams = place + 2 * (place >= _VARIATION)
+            return [
+                ATTACKS[name](pool, target, self.task.stream(streams, number))
                 for number, target in enumerate(targets)
             ]
-            arrays[f"scores {name}"] = np.stack([score.values for score in scores])
-            arrays[f"named {name}"] = np.array(scores[0].attack)
-            arrays[f"cites {name}"] = np.array(scores[0].cites, np.str_)
-            arrays[f"cut {name}"] = np.array([score.threshold for score in scores])
+
+        arrays |= write_scores(subject.attack_names, score)
         return arrays
 
     def _attack_sizes(self) -> Arrays:
@@ -383,7 +323,7 @@ class ClassifierJob:
     def _attack_parts(self, parts: int) -> Arrays:
         """Attack models of half a part of the records, for all parts."""
         subject = self.task.subject
-        order = self._stream(_SIZES).permutation(self.task.codes.size)
+        order = self.task.stream(_SIZES).permutation(self.task.codes.size)
         member: list[BoolArray] = []
         scores: dict[str, list[FloatArray]] = {name: [] for name in subject.attack_names}
         for number, rows in enumerate(np.array_split(order, parts)):
@@ -402,7 +342,7 @@ class ClassifierJob:
             for place, name in enumerate(subject.attack_names):
                 streams = (_SIZES, parts, number, place)
                 found = [
-                    ATTACKS[name](pool, target, self._stream(*streams, target)).values
+                    ATTACKS[name](pool, target, self.task.stream(*streams, target)).values
                     for target in range(_FEWER)
                 ]
                 scores[name].append(np.stack(found))
@@ -550,30 +490,9 @@ class ClassifierJob:
         subject, codes = self.task.subject, self.task.codes
         fit = FitEstimator(self._shown_estimator, self.task.classes)
         own = []
-        for seed in self._stream(_VARIATION, 0).integers(2**31, size=subject.variation).tolist():
+        for seed in (
+            self.task.stream(_VARIATION, 0).integers(2**31, size=subject.variation).tolist()
+        ):
             log_proba = fit(subject.X, codes, seed)(subject.X)
             own.append(np.exp(log_proba[np.arange(codes.size), codes]))
         return {"spread": np.std(own, axis=0)}
-
-    def _folder(self, name: str) -> Path | None:
-        return None if self.directory is None else self.directory / name
-
-    def _stream(self, *key: int) -> np.random.Generator:
-        return np.random.default_rng(np.random.SeedSequence(self.task.seed, spawn_key=(2, *key)))
-
-
-@dataclass(frozen=True)
-class CallerProcess:
-    """Runs one part after the other in this process; what one raises is the caller's to see."""
-
-    @property
-    def workers(self) -> int:
-        """One."""
-        return 1
-
-    def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
-        """Yield outcomes in the order of ``units``; none of them failed."""
-        for unit in units:
-            with threadpool_limits(1):  # sums in one order, on any machine
-                arrays = check_arrays(call(unit))
-            yield Outcome(unit=unit, arrays=arrays, error="", seconds=0.0)

@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.attacks.evaluation import DELTA
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
-from epsilometer.audits.classifier.kinds import check_kind
 from epsilometer.audits.classifier.leave_one_out.families import Family, family_of, find_scaled
 from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
+from epsilometer.audits.classifier.published import (
+    USUAL_ATTACKS,
+    PublishedModel,
+    PublishedTask,
+    refuse_claim,
+)
 from epsilometer.audits.classifier.release import (
     RULES,
     GainAtMost,
@@ -25,7 +29,6 @@ from epsilometer.audits.classifier.release import (
 from epsilometer.audits.classifier.sklearn_models import (
     Preprocessing,
     check_choice,
-    clone_with_seed,
     read_labels,
     unwrap_pipeline,
 )
@@ -37,7 +40,6 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 PublishedAs: TypeAlias = Literal["file", "api", "labels"]
-USUAL = ("loss", "lira", "rmia")
 _STEPS = 25  # measurements of a removal plan
 MOST_BYTES = 4 << 30  # of predictions of shadows
 _LEAST_RECORDS = 320  # of which an eighth is enough to train on
@@ -50,7 +52,7 @@ _REMEDIES = ((5_000, 9), (20_000, 2))  # up to so many records, so many remedies
 
 
 @dataclass(frozen=True, eq=False)
-class Classifier:
+class Classifier(PublishedModel):
     """A classifier trained on these records: may it be published, and what would help?
 
     Its ``rules`` decide, so that a claimed ε is refused. No δ is needed; one that is given is that
@@ -125,6 +127,11 @@ class Classifier:
         ('do not release', 6)
     """
 
+    kind = "classifier"
+    method = "predict_proba"
+    limiting = PdtpAtMost
+    rule_kinds = get_args(ReleaseRule)
+
     estimator: Any = field(metadata=DATA)
     X: Any = field(metadata=DATA)
     y: Any = field(metadata=DATA)
@@ -134,7 +141,7 @@ class Classifier:
     records: Sequence[int] | IntArray | str | None = field(default=None, metadata=NAMED_DATA)
     preprocessing: Preprocessing = "refit"
     patience: float = PATIENCE
-    attacks: Sequence[str] | str = USUAL
+    attacks: Sequence[str] | str = USUAL_ATTACKS
     shadows: int = 32
     precision: float | None = None
     skip_trend: bool = False
@@ -156,75 +163,29 @@ class Classifier:
     source: Any = None
 
     def __post_init__(self) -> None:
-        if not hasattr(self.estimator, "fit"):
-            raise InvalidArgument(
-                "Expected an estimator with fit and predict_proba, got "
-                f"{type(self.estimator).__name__}."
-            )
-        check_kind(self.estimator, "classifier")
-        check_choice(Preprocessing, preprocessing=self.preprocessing)
-        self._check_publishing()
-        self._check_lists()
-        _validate.at_least(0, patience=self.patience)
-        _validate.whole(4, shadows=self.shadows)
-        _validate.positive(precision=1.0 if self.precision is None else self.precision)
-        _validate.whole(0, variation=self.variation, removal=self.removal or 0)
-        _validate.whole(0, remedies=self.remedies or 0)
-        _validate.whole(1, decimals=1 if self.decimals is None else self.decimals)
-        if self.variation == 1:
-            raise InvalidArgument("Expected variation of at least 2 models, or 0 for none, got 1.")
-        for name in ("feature_names", "record_names"):  # a text is taken letter by letter
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
-
-    def _check_publishing(self) -> None:
         check_choice(PublishedAs, published_as=self.published_as)
         if self.decimals is not None and self.published_as != "api":
             raise InvalidArgument(
                 f"Expected decimals with published_as='api', got published_as="
                 f"{self.published_as!r}: whoever has the file has all digits, and a label has none."
             )
-        if self.model_file is not None and self.published_as != "file":
-            raise InvalidArgument(
-                f"Expected model_file with published_as='file', got {self.published_as!r}: "
-                "nobody is given the file."
-            )
-
-    def _check_lists(self) -> None:
-        if isinstance(self.rules, ReleaseRule):
-            object.__setattr__(self, "rules", (self.rules,))
         if isinstance(self.threats, str):
             object.__setattr__(self, "threats", (self.threats,))
         check_threats(self.threats)
-        for name in ("attacks", "rules"):
-            if not isinstance(getattr(self, name), (str, list, tuple, type(None))):
-                raise InvalidArgument(
-                    f"Expected {name} as a list, got {_validate.short(getattr(self, name))}."
-                )
-        for attack in self.attack_names:
-            if attack not in ATTACKS:
-                raise InvalidArgument(
-                    f"Expected attacks among {', '.join(ATTACKS)}, or 'all', got {attack!r}."
-                )
-        if not self.deciding_rules:
-            raise InvalidArgument("Expected at least one rule in rules, got none.")
-        for rule in self.deciding_rules:
-            if not isinstance(rule, ReleaseRule):
-                known = ", ".join(kind.__name__ for kind in get_args(ReleaseRule))
-                raise InvalidArgument(f"Expected rules of {known}, got {_validate.short(rule)}.")
+        self.check_settings()
+        _validate.positive(precision=1.0 if self.precision is None else self.precision)
+        _validate.whole(0, variation=self.variation, removal=self.removal or 0)
+        _validate.whole(0, remedies=self.remedies or 0)
+        _validate.whole(1, decimals=1 if self.decimals is None else self.decimals)
+        if self.variation == 1:
+            raise InvalidArgument("Expected variation of at least 2 models, or 0 for none, got 1.")
 
-    @property
-    def attack_names(self) -> tuple[str, ...]:
-        """The attacks that are run, by their names in ``ATTACKS``."""
-        if isinstance(self.attacks, str):
-            return tuple(ATTACKS) if self.attacks == "all" else (self.attacks,)
-        return tuple(self.attacks)
+    def list_attacks(self) -> Sequence[str]:
+        """Return the names of all attacks that can be run."""
+        return tuple(ATTACKS)
 
-    @property
-    def deciding_rules(self) -> tuple[ReleaseRule, ...]:
-        """The rules that decide: those given, or the usual ones."""
-        if isinstance(self.rules, Sequence):
-            return tuple(self.rules)
+    def list_usual_rules(self) -> tuple[ReleaseRule, ...]:
+        """Return the rules that decide where none are given."""
         return list_usual_rules(self.published_as, self.attack_names, self.threats)
 
     @property
@@ -232,69 +193,40 @@ class Classifier:
         """Decimals of probabilities that others see; None: all of them; −1: the class alone."""
         return -1 if self.published_as == "labels" else self.decimals
 
-    @property
-    def limit(self) -> float:
-        """PDTP above which a record is exposed."""
-        rules = (rule for rule in self.deciding_rules if isinstance(rule, PdtpAtMost))
-        return next((rule.limit for rule in rules), 1.0)
 
-
-class ClassifierTask:
+class ClassifierTask(PublishedTask):
     """A classifier's settings, and what follows from them and its records.
 
     What cannot be audited is refused here, before any work begins.
 
     Attributes:
-        subject: The settings.
-        request: What was asked beside them.
         classes: The labels, in order.
         codes: Positions of the records' labels among them.
         categorical: Which features are names of something; None: none are.
         groups: Column → group of each record.
         target: ln p of a model that is there already, and who was in it; None: models of the pool.
-        content: Bytes of the model's file, if there is one.
         records: Which are left out: row numbers, a number of them by a screen, or None for all.
         remedies: How many remedies that need new models are carried out, at most.
         removal: Measurements of the removal plan; 0: there is none.
-        confidence: Of the verdict.
-        delta: δ of the bounds beside attacks.
-        seed: From which all randomness follows.
     """
 
+    subject: Classifier
+
     def __init__(self, subject: Classifier, request: Request) -> None:
-        if request.claim is not None:
-            raise InvalidArgument(
-                "Expected no claim for Classifier: its rules decide whether it may be released. "
-                "Give rules=(PdtpAtMost(limit=1.0),), say."
-            )
-        if request.until is not None:
-            raise InvalidArgument(
-                f"Expected no until for Classifier, got {request.until!r}: its rules are applied "
-                "when all is measured."
-            )
-        self.subject, self.request = subject, request
+        refuse_claim(subject, request)
         self.classes, self.codes = read_labels(subject.y)
         _check_sizes(subject, self.classes.size, self.codes.size)
-        clone_with_seed(subject.estimator, request.seed)  # refuses what cannot be cloned
+        super().__init__(subject, request, self.codes.size)
         self.categorical: BoolArray | None = None
         if subject.categorical is not None:
             self.categorical = np.asarray(subject.categorical, bool)
-        self.groups = read_groups(subject.groups, self.codes.size)
         self.target: tuple[FloatArray, BoolArray] | None = None
         if subject.target is not None:
             log_proba, member = subject.target
             self.target = np.asarray(log_proba, np.float64), np.asarray(member, bool)
-        self.content = None if subject.model_file is None else read_model_file(subject.model_file)
         self.records = _choose_usual(subject, self.codes.size)
         self.remedies = _count_remedies(subject, self.codes.size)
         self.removal = _count_measurements(subject, self.codes.size)
-        self.confidence, self.seed = request.confidence, request.seed
-        self.delta = DELTA if request.delta is None else request.delta
-
-    @property
-    def first_row(self) -> int:
-        """The number of the first record: 1 in a table, as people count lines; 0 in an array."""
-        return 0 if self.subject.source is None else 1
 
     @property
     def _can_extrapolate(self) -> bool:
@@ -309,10 +241,8 @@ class ClassifierTask:
             "attacks": bool(self.subject.attack_names),  # whose models are a screen of records
             "leave-one-out": True,
             "sizes": self._can_extrapolate,
-            "file": any(isinstance(rule, NoRecordInFile) for rule in self.subject.deciding_rules),
-            "extraction": any(
-                isinstance(rule, NoRecordInAnswers) for rule in self.subject.deciding_rules
-            ),
+            "file": self.subject.has_rule(NoRecordInFile),
+            "extraction": self.subject.has_rule(NoRecordInAnswers),
             "threats": bool(self.subject.threats),
             "removal": self.removal > 0,
             "variation": self.subject.variation > 0,
@@ -344,16 +274,6 @@ def count_bytes(classes: int, records: int, models: int) -> int:
     return 4 * classes * records * models
 
 
-def read_model_file(path: Any) -> bytes:
-    """Return the bytes of the model's file."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidArgument(
-            f"Expected model_file that can be read, got {str(path)!r}: {error.strerror}."
-        ) from error
-
-
 def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
     if classes > n // 2:
         raise InvalidArgument(
@@ -368,9 +288,6 @@ def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
             f"{size / 2**30:.1f}. Take fewer shadows, or no attacks, or cut a label that is a "
             "number into classes."
         )
-    names = subject.record_names
-    if names is not None and len(names) != n:
-        raise InvalidArgument(f"Expected {n} names of records in record_names, got {len(names)}.")
     shape: tuple[int, ...] = getattr(subject.X, "shape", ())
     for name in ("feature_names", "categorical"):
         given = getattr(subject, name)
@@ -378,18 +295,6 @@ def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
             raise InvalidArgument(
                 f"Expected {name} for each of {shape[1]} columns of X, got {len(given)}."
             )
-
-
-def read_groups(groups: Mapping[str, ArrayLike] | None, n: int) -> dict[str, NDArray[np.str_]]:
-    """Return the groups of all records by their columns, as texts."""
-    arrays = {name: np.asarray(values).astype(np.str_) for name, values in (groups or {}).items()}
-    for column, array in arrays.items():
-        if array.shape != (n,):
-            raise InvalidArgument(
-                f"Expected a group for each of {n} records in groups[{column!r}], got shape "
-                f"{array.shape}."
-            )
-    return arrays
 
 
 def _choose_usual(subject: Classifier, n: int) -> Any:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from epsilometer._extras import has, needs
 from epsilometer.audits.classifier.fitted.subject import predict_shown
+from epsilometer.audits.classifier.published import read_model_file
 from epsilometer.audits.classifier.sklearn_models import clone_estimator, read_labels
-from epsilometer.audits.classifier.subject import read_model_file
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import Column, hash_file
 from epsilometer.files.spellings import read_spelled

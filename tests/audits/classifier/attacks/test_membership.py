@@ -97,6 +97,7 @@ def trees(request: pytest.FixtureRequest) -> ShadowPool:
 
 
 @pytest.mark.parametrize("name", [name for name in QUICK if name != "confidence"])  # always sure
+@pytest.mark.in_turn(3)
 def test_trees_that_know_their_records_by_heart_are_found_out(
     name: str, trees: ShadowPool, rng: np.random.Generator
 ) -> None:

@@ -34,6 +34,7 @@ CANCER, MALIGNANT = load_breast_cancer(return_X_y=True)
     ids=str,
 )
 @pytest.mark.parametrize("data", ["cancer", "iris"])
+@pytest.mark.in_turn(3)
 def test_agrees_with_refits(settings: dict[str, Any], data: str) -> None:
     X, y = (CANCER, MALIGNANT) if data == "cancer" else (IRIS, SPECIES)
     if data == "iris" and isinstance(settings.get("class_weight"), dict):

@@ -58,6 +58,7 @@ def agrees_with_refits(estimator: Any, X: Any, y: Any, records: Any) -> None:
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
 @pytest.mark.filterwarnings("ignore:alpha too small")
+@pytest.mark.in_turn(3)
 def test_agrees_with_refits_on_digits(estimator: Any) -> None:
     X, y = load_digits(return_X_y=True)
     X, y = X[:400], y[:400]

@@ -48,6 +48,7 @@ def halving(distances: NDArray[Any]) -> NDArray[Any]:
     ],
     ids=lambda settings: "-".join(settings) or "plain",
 )
+@pytest.mark.in_turn(2)
 def test_agrees_with_refits(settings: dict[str, Any]) -> None:
     model = KNeighborsClassifier(**settings)
     records = np.arange(0, 569, 20)

@@ -90,6 +90,7 @@ def assert_exact(estimator: Any, X: Any, y: Any, records: Any, *, refitted: int 
 
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.in_turn(4)
 def test_records_leave_scaling_as_in_refits(model: str, steps: str) -> None:
     estimator = make_pipeline(*STEPS[steps], MODELS[model])
     if model == "naive Bayes" and steps == "rotation":

@@ -55,6 +55,7 @@ def people(n: int = 200, d: int = 4, outputs: int = 1, seed: int = 0) -> tuple[A
     ],
     ids=str,
 )
+@pytest.mark.in_turn(2)
 def test_exact_changes_are_those_of_refits(estimator: Any, outputs: int) -> None:
     X, y = people(60, outputs=outputs)  # noqa: N806
     targets = read_targets(y)

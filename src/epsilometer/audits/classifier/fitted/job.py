@@ -15,10 +15,10 @@ from epsilometer.audits.classifier.fitted.subject import (
     FittedTask,
     predict_shown,
 )
-from epsilometer.audits.classifier.job import CallerProcess
 from epsilometer.audits.classifier.leaks import Leak, read_leaks, write_leaks
 from epsilometer.audits.classifier.leave_one_out.pdtp import predict_class
 from epsilometer.audits.classifier.model_file import search_model
+from epsilometer.audits.classifier.published import CallerProcess
 from epsilometer.audits.classifier.release import Attacked, Measured, apply_rules, weigh_rule
 from epsilometer.audits.classifier.sklearn_models import take_rows
 from epsilometer.core import judge

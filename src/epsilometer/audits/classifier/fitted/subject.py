@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from epsilometer import _validate
 from epsilometer.audits.classifier.kinds import check_kind
+from epsilometer.audits.classifier.published import read_model_file
 from epsilometer.audits.classifier.release import (
     AdvantageAtMost,
     CaughtAtMost,
@@ -24,7 +25,7 @@ from epsilometer.audits.classifier.sklearn_models import (
     predict_logs,
     read_labels,
 )
-from epsilometer.audits.classifier.subject import PublishedAs, list_usual_rules, read_model_file
+from epsilometer.audits.classifier.subject import PublishedAs, list_usual_rules
 from epsilometer.core.settings import DATA
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument

@@ -1,64 +1,33 @@
 """Put the parts of a regressor's audit together: rules, groups, records, advice."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import msgspec
 import numpy as np
 
 from epsilometer.audits.classifier.advice import RECORDS
-from epsilometer.audits.classifier.attacks.evaluation import RecordScores, bound_one_run
-from epsilometer.audits.classifier.groups import GroupedRisk, compare_groups
-from epsilometer.audits.classifier.leaks import Leak, read_leaks
+from epsilometer.audits.classifier.published import LISTED, PublishedResults
 from epsilometer.audits.classifier.regression.residuals import show_predictions
 from epsilometer.audits.classifier.regression.subject import RegressorTask
-from epsilometer.audits.classifier.release import (
-    Attacked,
-    Measured,
-    apply_rules,
-    share_exposed,
-    weigh_rule,
-)
+from epsilometer.audits.classifier.release import Attacked, Measured
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
-from epsilometer.core.findings import (
-    GroupRisk,
-    MembershipFinding,
-    PredictionChange,
-    RecordRisk,
-    RuleFinding,
-)
-from epsilometer.core.printing import to_csv_text
-from epsilometer.engine.shards import Arrays
-from epsilometer.stats import clusters
-from epsilometer.stats.score_finding import round_threshold
-from epsilometer.types import BoolArray, FloatArray, IntArray
-
-_LISTED = 1000  # records in a result
-_CITES = ("clopper1934",)
+from epsilometer.core.findings import PredictionChange, RecordRisk
+from epsilometer.types import FloatArray
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RegressorResults:
-    """What the parts of an audit found, on its way to a result.
-
-    Attributes:
-        task: What was to be measured.
-        found: What each part returned.
-    """
+class RegressorResults(PublishedResults):
+    """What the parts of an audit of a regressor found, on its way to a result."""
 
     task: RegressorTask
-    found: Mapping[str, Arrays]
 
     def make_audit(self, provenance: Provenance) -> Audit:
         """Return the audit: what the rules say, with all that it rests on."""
-        subject, size = self.task.subject, self.task.targets.records
-        rules, attacks = self._apply_rules()
-        kinds = [leak.kind for leak in self._leaks or ()]
-        grave = {rule: weigh_rule(rule, size, kinds) for rule in rules if rule.outcome == "fail"}
-        rules = tuple(sorted(rules, key=lambda rule: -grave.get(rule, 0.0)))
-        attacks = tuple(map(self._add_bound, subject.attack_names, attacks))
+        subject = self.task.subject
+        rules, attacks = self._judge()
         result = Audit(
             subject=subject.title or type(subject.estimator).__name__,
             claim=None,
@@ -70,26 +39,10 @@ class RegressorResults:
                 *self._record_risks(),
             ),
             caveats=self._caveats(),
-            cites=self._cites(),
+            cites=self._list_cites(("clopper1934",)),
             provenance=provenance,
         )
         return msgspec.structs.replace(result, advice=tuple(self._advise(result)))
-
-    def list_records(self) -> str:
-        """Return which records are at risk, as CSV: for the run's directory alone."""
-        task, records = self.task, self.found["leave-one-out"]["records"]
-        names = task.subject.record_names
-        rows = [
-            (
-                rank,
-                int(records[index]) + task.first_row,
-                "" if names is None else names[records[index]],
-                float(self._risk[index]),
-                "" if self._attacked is None else float(self._attacked[records[index]]),
-            )
-            for rank, index in enumerate(self._order.tolist(), start=1)
-        ]
-        return to_csv_text(("rank", "row", "name", "risk", "attacked"), rows)
 
     @cached_property
     def _units(self) -> tuple[FloatArray, str]:
@@ -123,7 +76,8 @@ class RegressorResults:
         return np.asarray(np.minimum(exact, seen).max(axis=1))
 
     @cached_property
-    def _risk(self) -> FloatArray:
+    def risk(self) -> FloatArray:
+        """The change of each measured record's prediction, in units."""
         return self._measure("without")
 
     @cached_property
@@ -131,71 +85,30 @@ class RegressorResults:
         return self._measure("null") if self.found["leave-one-out"]["null"].size else None
 
     @property
-    def _leaks(self) -> list[Leak] | None:
-        """What the model's file tells; None where it was not searched."""
-        return read_leaks(self.found.get("file"))
-
-    def _apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
-        return apply_rules(
-            Measured(
-                risk=self._risk,
-                floor=self._floor,
-                of=self.task.targets.records,
-                drawn=bool(self.found["leave-one-out"]["drawn"]),
-                attacks=[
-                    Attacked(name=self._name(name), scores=self._split(name))
-                    for name in self.task.subject.attack_names
-                ],
-                leaks=self._leaks,
-            ),
-            self.task.subject.deciding_rules,
-            confidence=self.task.confidence,
+    def measured(self) -> Measured:
+        """What rules look at."""
+        return Measured(
+            risk=self.risk,
+            floor=self._floor,
+            of=self.task.size,
+            drawn=bool(self.found["leave-one-out"]["drawn"]),
+            attacks=[
+                Attacked(name=self._name(name), scores=self._split(name))
+                for name in self.task.subject.attack_names
+            ],
+            leaks=self.leaks,
         )
-
-    def _name(self, name: str) -> str:
-        return str(self.found["attacks"][f"named {name}"])
-
-    def _split(self, name: str, at: BoolArray | slice = slice(None)) -> clusters.Observed:
-        found = self.found["attacks"]
-        values, member = found[f"scores {name}"][:, at], found["member"][:, at]
-        return clusters.ScoresByRecord.from_models(values, member)
-
-    def _add_bound(self, name: str, finding: MembershipFinding) -> MembershipFinding:
-        """Add the bound of the first model that was attacked: one run, one bound."""
-        found = self.found["attacks"]
-        scores = RecordScores(
-            attack=self._name(name),
-            values=found[f"scores {name}"][0],
-            threshold=float(found[f"cut {name}"][0]),
-            convention="",
-        )
-        bound = bound_one_run(
-            scores,
-            found["member"][0],
-            coins=True,
-            delta=self.task.delta,
-            confidence=self.task.confidence,
-        )
-        return msgspec.structs.replace(finding, bound=round_threshold(bound))
 
     def _summarise(self) -> PredictionChange:
-        found, confidence = self.found["leave-one-out"], self.task.confidence
-        risk, floor, limit = self._risk, self._floor, self.task.subject.limit
-        of, values = self.task.targets.records, self.task.targets.values
-        coverage = ""
-        if risk.size < of and bool(found["drawn"]):
-            share = share_exposed(risk > limit, None, of, confidence=confidence)
-            coverage = (
-                f"of all {of:,} records {share.low:.2%} to {share.high:.2%} are above {limit:g}, "
-                f"with {confidence:g} confidence"
-            )
+        found, values = self.found["leave-one-out"], self.task.targets.values
+        risk, floor, limit = self.risk, self._floor, self.task.subject.limit
         errors = np.abs(found["without"] - values[found["records"]]).mean(axis=0)
         blind = np.abs(values - np.median(values, axis=0)).mean(axis=0)
         skill = 1 - np.mean(errors / np.where(blind > 0, blind, 1.0))
         return PredictionChange(
             path=str(found["path"]),
             measured=risk.size,
-            of=of,
+            of=self.task.size,
             unit=self._units[1],
             limit=limit,
             exposed=int(np.sum(risk > limit)),
@@ -203,29 +116,9 @@ class RegressorResults:
             largest=float(risk.max()),
             median_floor=None if floor is None else float(np.median(floor)),
             largest_floor=None if floor is None else float(floor.max()),
-            coverage=coverage,
+            coverage=self._describe_coverage(risk),
             skill=float(skill),
         )
-
-    @cached_property
-    def _attacked(self) -> FloatArray | None:
-        """How often the strongest attack is right about each record, over the attacked models."""
-        names = self.task.subject.attack_names
-        if not names:
-            return None
-        found = self.found["attacks"]
-
-        def measure(name: str) -> FloatArray:
-            said = found[f"scores {name}"] > found[f"cut {name}"][:, None]
-            right: FloatArray = (said == found["member"]).mean(axis=0)
-            return right
-
-        return max(map(measure, names), key=lambda right: float(right.mean()))
-
-    @cached_property
-    def _order(self) -> IntArray:
-        """Places of measured records by risk, the riskiest first."""
-        return np.argsort(-self._risk, kind="stable")
 
     def _record_risks(self) -> tuple[RecordRisk, ...]:
         task, floor = self.task, self._floor
@@ -234,30 +127,15 @@ class RegressorResults:
             RecordRisk(
                 rank=place + 1,
                 row=int(records[index]) + task.first_row if task.subject.show_records else None,
-                risk=float(self._risk[index]),
+                risk=float(self.risk[index]),
                 measure=f"change in units of {self._units[1]}",
                 note="",
-                shown=float(self._risk[index]),
-                unbinned=float(self._risk[index]),
+                shown=float(self.risk[index]),
+                unbinned=float(self.risk[index]),
                 floor=None if floor is None else float(floor[index]),
-                attacked=None if self._attacked is None else float(self._attacked[records[index]]),
+                attacked=None if self.attacked is None else float(self.attacked[records[index]]),
             )
-            for place, index in enumerate(self._order[:_LISTED].tolist())
-        )
-
-    def _group_risks(self, attacks: tuple[MembershipFinding, ...]) -> tuple[GroupRisk, ...]:
-        names = self.task.subject.attack_names
-        strongest = max(zip(attacks, names, strict=True), key=lambda p: p[0].auc, default=None)
-        return compare_groups(
-            GroupedRisk(
-                columns=self.task.groups,
-                records=self.found["leave-one-out"]["records"],
-                risk=self._risk,
-                limit=self.task.subject.limit,
-                scores=None if strongest is None else partial(self._split, strongest[1]),
-                member=None if strongest is None else self.found["attacks"]["member"][0],
-                confidence=self.task.confidence,
-            )
+            for place, index in enumerate(self.order[:LISTED].tolist())
         )
 
     def _caveats(self) -> tuple[str, ...]:
@@ -269,7 +147,7 @@ class RegressorResults:
                 "Predictions of this survival model are the hazards that records have gathered "
                 "when their times end; residuals are martingale residuals."
             )
-        caveats += [leak.finding for leak in self._leaks or () if leak.kind == "statistics"]
+        caveats += [leak.finding for leak in self.leaks or () if leak.kind == "statistics"]
         if subject.noise is not None:
             caveats.append(
                 "Every answer has noise of its own: whoever asks k times averages it out, and sees "
@@ -283,13 +161,6 @@ class RegressorResults:
                 f"trained on and {outside:.3g} on the others. Limits hold for records like these."
             )
         return tuple(caveats)
-
-    def _cites(self) -> tuple[str, ...]:
-        attacks = self.task.subject.attack_names
-        cited = [self.found["attacks"][f"cites {name}"].tolist() for name in attacks]
-        if attacks:
-            cited.append(["waudbysmith2024", "steinke2023"])
-        return tuple(dict.fromkeys([*_CITES, *(str(key) for keys in cited for key in keys)]))
 
     def _advise(self, result: Audit) -> Iterator[str]:
         change = result.one(PredictionChange)

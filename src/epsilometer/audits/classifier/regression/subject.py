@@ -5,13 +5,16 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from epsilometer import _validate
-from epsilometer.audits.classifier.attacks.evaluation import DELTA
-from epsilometer.audits.classifier.kinds import check_kind
 from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
+from epsilometer.audits.classifier.published import (
+    USUAL_ATTACKS,
+    PublishedModel,
+    PublishedTask,
+    refuse_claim,
+)
 from epsilometer.audits.classifier.regression.targets import read_targets
 from epsilometer.audits.classifier.release import (
     AdvantageAtMost,
@@ -20,13 +23,7 @@ from epsilometer.audits.classifier.release import (
     NoRecordInFile,
     ReleaseRule,
 )
-from epsilometer.audits.classifier.sklearn_models import (
-    Preprocessing,
-    check_choice,
-    clone_with_seed,
-    count_rows,
-)
-from epsilometer.audits.classifier.subject import read_groups, read_model_file
+from epsilometer.audits.classifier.sklearn_models import Preprocessing, check_choice, count_rows
 from epsilometer.core.settings import DATA, NAMED_DATA
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
@@ -43,7 +40,7 @@ RULES: tuple[ReleaseRule, ...] = (
 
 
 @dataclass(frozen=True, eq=False)
-class Regressor:
+class Regressor(PublishedModel):
     """A regressor trained on these records: may it be published?
 
     Its ``rules`` decide, as those of a ``Classifier`` do, by the same judge.
@@ -96,6 +93,11 @@ class Regressor:
         ('do not release', 220)
     """
 
+    kind = "regressor"
+    method = "predict"
+    limiting = ChangeAtMost
+    rule_kinds = tuple(kind for kind in get_args(ReleaseRule) if kind in set(map(type, RULES)))
+
     estimator: Any = field(metadata=DATA)
     X: Any = field(metadata=DATA)
     y: Any = field(metadata=DATA)
@@ -107,7 +109,7 @@ class Regressor:
     records: Sequence[int] | IntArray | str | None = field(default=None, metadata=NAMED_DATA)
     preprocessing: Preprocessing = "refit"
     patience: float = PATIENCE
-    attacks: Sequence[str] | str = ("loss", "lira", "rmia")
+    attacks: Sequence[str] | str = USUAL_ATTACKS
     shadows: int = 32
     groups: Mapping[str, ArrayLike] | None = field(default=None, metadata=DATA)
     rules: Sequence[ReleaseRule] | ReleaseRule | None = None
@@ -120,22 +122,11 @@ class Regressor:
     source: Any = None
 
     def __post_init__(self) -> None:
-        if not hasattr(self.estimator, "fit"):
-            raise InvalidArgument(
-                f"Expected an estimator with fit and predict, got {type(self.estimator).__name__}."
-            )
-        check_kind(self.estimator, "regressor")
-        check_choice(Preprocessing, preprocessing=self.preprocessing)
         check_choice(PublishedAs, published_as=self.published_as)
-        self._check_publishing()
-        self._check_lists()
-        _validate.at_least(0, patience=self.patience)
-        _validate.whole(4, shadows=self.shadows)
-        for name in ("feature_names", "record_names"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
+        self._check_answers()
+        self.check_settings()
 
-    def _check_publishing(self) -> None:
+    def _check_answers(self) -> None:
         for name in ("rounding", "noise"):
             value = getattr(self, name)
             if value is None:
@@ -146,97 +137,35 @@ class Regressor:
                     f"Expected {name} with published_as='api', got {self.published_as!r}: whoever "
                     "has the file has all digits, and asks without noise."
                 )
-        if self.model_file is not None and self.published_as != "file":
-            raise InvalidArgument(
-                f"Expected model_file with published_as='file', got {self.published_as!r}: "
-                "nobody is given the file."
-            )
 
-    def _check_lists(self) -> None:
-        if isinstance(self.rules, ReleaseRule):
-            object.__setattr__(self, "rules", (self.rules,))
-        for attack in self.attack_names:
-            if attack not in ATTACKS:
-                raise InvalidArgument(
-                    f"Expected attacks among {', '.join(ATTACKS)}, or 'all', got {attack!r}."
-                )
-        if not self.deciding_rules:
-            raise InvalidArgument("Expected at least one rule in rules, got none.")
-        for rule in self.deciding_rules:
-            known = {type(usual) for usual in RULES}
-            if type(rule) not in known:
-                names = ", ".join(k.__name__ for k in get_args(ReleaseRule) if k in known)
-                raise InvalidArgument(f"Expected rules of {names}, got {_validate.short(rule)}.")
+    def list_attacks(self) -> Sequence[str]:
+        """Return the names of all attacks that can be run."""
+        return ATTACKS
 
-    @property
-    def attack_names(self) -> tuple[str, ...]:
-        """The attacks that are run, by their names."""
-        if isinstance(self.attacks, str):
-            return ATTACKS if self.attacks == "all" else (self.attacks,)
-        return tuple(self.attacks)
-
-    @property
-    def deciding_rules(self) -> tuple[ReleaseRule, ...]:
-        """The rules that decide: those given, or the usual ones."""
-        if isinstance(self.rules, Sequence):
-            return tuple(self.rules)
+    def list_usual_rules(self) -> tuple[ReleaseRule, ...]:
+        """Return the rules that decide where none are given."""
         measured = {NoRecordInFile: self.published_as == "file", ChangeAtMost: True}
         return tuple(r for r in RULES if measured.get(type(r), bool(self.attack_names)))
 
-    @property
-    def limit(self) -> float:
-        """Change in units above which a record is exposed."""
-        rules = (rule for rule in self.deciding_rules if isinstance(rule, ChangeAtMost))
-        return next((rule.limit for rule in rules), 1.0)
 
-
-class RegressorTask:
+class RegressorTask(PublishedTask):
     """A regressor's settings, and what follows from them and its records.
 
     Attributes:
-        subject: The settings.
-        request: What was asked beside them.
         targets: What is predicted.
-        groups: Column → group of each record.
-        content: Bytes of the model's file, if there is one.
-        confidence: Of the verdict.
-        delta: δ of the bounds beside attacks.
-        seed: From which all randomness follows.
     """
 
+    subject: Regressor
+
     def __init__(self, subject: Regressor, request: Request) -> None:
-        if request.claim is not None:
-            raise InvalidArgument(
-                "Expected no claim for Regressor: its rules decide whether it may be released. "
-                "Give rules=(ChangeAtMost(limit=1.0),), say."
-            )
-        if request.until is not None:
-            raise InvalidArgument(
-                f"Expected no until for Regressor, got {request.until!r}: its rules are applied "
-                "when all is measured."
-            )
-        self.subject, self.request = subject, request
+        refuse_claim(subject, request)
         self.targets = read_targets(subject.y)
         n = self.targets.records
         if count_rows(subject.X) != n:
             raise InvalidArgument(
                 f"Expected as many rows in X as numbers in y, got {count_rows(subject.X)} and {n}."
             )
-        names = subject.record_names
-        if names is not None and len(names) != n:
-            raise InvalidArgument(
-                f"Expected {n} names of records in record_names, got {len(names)}."
-            )
-        clone_with_seed(subject.estimator, request.seed)  # refuses what cannot be cloned
-        self.groups = read_groups(subject.groups, n)
-        self.content = None if subject.model_file is None else read_model_file(subject.model_file)
-        self.confidence, self.seed = request.confidence, request.seed
-        self.delta = DELTA if request.delta is None else request.delta
-
-    @property
-    def first_row(self) -> int:
-        """The number of the first record: 1 in a table, as people count lines; 0 in an array."""
-        return 0 if self.subject.source is None else 1
+        super().__init__(subject, request, n)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -244,10 +173,6 @@ class RegressorTask:
         wanted = {
             "leave-one-out": True,
             "attacks": bool(self.subject.attack_names),
-            "file": any(isinstance(rule, NoRecordInFile) for rule in self.subject.deciding_rules),
+            "file": self.subject.has_rule(NoRecordInFile),
         }
         return tuple(part for part, needed in wanted.items() if needed)
-
-    def stream(self, *key: int) -> np.random.Generator:
-        """Return a random stream of its own for each key."""
-        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(2, *key)))

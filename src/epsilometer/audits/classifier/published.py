@@ -1,0 +1,519 @@
+"""Audit a model that is to be published: what classifiers and regressors have in common."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
+
+from epsilometer import _validate
+from epsilometer._files import write_whole
+from epsilometer.audits.classifier.advice import RECORDS
+from epsilometer.audits.classifier.attacks.evaluation import DELTA, RecordScores, bound_one_run
+from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
+from epsilometer.audits.classifier.groups import GroupedRisk, compare_groups
+from epsilometer.audits.classifier.kinds import check_kind
+from epsilometer.audits.classifier.leaks import Leak, read_leaks
+from epsilometer.audits.classifier.release import (
+    ChangeAtMost,
+    Measured,
+    PdtpAtMost,
+    ReleaseRule,
+    apply_rules,
+    share_exposed,
+    weigh_rule,
+)
+from epsilometer.audits.classifier.sklearn_models import (
+    Preprocessing,
+    check_choice,
+    clone_with_seed,
+)
+from epsilometer.core.audit import Audit, Provenance
+from epsilometer.core.findings import GroupRisk, MembershipFinding, RuleFinding
+from epsilometer.core.printing import to_csv_text
+from epsilometer.core.scores import Scores
+from epsilometer.engine.code import find_code
+from epsilometer.engine.engines import Engine, Local
+from epsilometer.engine.events import Listener
+from epsilometer.engine.fingerprints import fingerprint, name_of
+from epsilometer.engine.leases import Call, Outcome, Outcomes
+from epsilometer.engine.plan import Plan
+from epsilometer.engine.request import Request
+from epsilometer.engine.run import Done, Unwatched, Watch
+from epsilometer.engine.shards import Arrays, check_arrays
+from epsilometer.errors import InvalidArgument
+from epsilometer.stats import clusters
+from epsilometer.stats.score_finding import round_threshold
+from epsilometer.types import FloatArray, IntArray
+
+LISTED = 1000  # records in a result
+USUAL_ATTACKS = ("loss", "lira", "rmia")
+
+
+class PublishedModel:
+    """Settings that a classifier and a regressor share, and their checks.
+
+    Their fields stay in the classes themselves: their order is that of results and plans.
+    """
+
+    kind: ClassVar[str]
+    method: ClassVar[str]  # by which it answers
+    limiting: ClassVar[type[PdtpAtMost] | type[ChangeAtMost]]  # the rule about single records
+    rule_kinds: ClassVar[tuple[type[ReleaseRule], ...]]
+
+    estimator: Any
+    X: Any
+    published_as: Any
+    model_file: Path | None
+    preprocessing: Preprocessing
+    patience: float
+    attacks: Sequence[str] | str
+    shadows: int
+    groups: Mapping[str, ArrayLike] | None
+    rules: Sequence[ReleaseRule] | ReleaseRule | None
+    record_names: Sequence[str] | None
+    show_records: bool
+    title: str
+    caveats: tuple[str, ...]
+    source: Any
+
+    def list_attacks(self) -> Sequence[str]:
+        """Return the names of all attacks that can be run."""
+        raise NotImplementedError
+
+    def list_usual_rules(self) -> tuple[ReleaseRule, ...]:
+        """Return the rules that decide where none are given."""
+        raise NotImplementedError
+
+    def check_settings(self) -> None:
+        """Refuse what no audit can be made of, and bring lists into one form."""
+        if not hasattr(self.estimator, "fit"):
+            raise InvalidArgument(
+                f"Expected an estimator with fit and {self.method}, got "
+                f"{type(self.estimator).__name__}."
+            )
+        check_kind(self.estimator, self.kind)
+        check_choice(Preprocessing, preprocessing=self.preprocessing)
+        if self.model_file is not None and self.published_as != "file":
+            raise InvalidArgument(
+                f"Expected model_file with published_as='file', got {self.published_as!r}: "
+                "nobody is given the file."
+            )
+        if isinstance(self.rules, ReleaseRule):
+            object.__setattr__(self, "rules", (self.rules,))
+        for name in ("attacks", "rules"):
+            if not isinstance(getattr(self, name), (str, list, tuple, type(None))):
+                raise InvalidArgument(
+                    f"Expected {name} as a list, got {_validate.short(getattr(self, name))}."
+                )
+        known = self.list_attacks()
+        for attack in self.attack_names:
+            if attack not in known:
+                raise InvalidArgument(
+                    f"Expected attacks among {', '.join(known)}, or 'all', got {attack!r}."
+                )
+        if not self.deciding_rules:
+            raise InvalidArgument("Expected at least one rule in rules, got none.")
+        for rule in self.deciding_rules:
+            if not isinstance(rule, self.rule_kinds):
+                names = ", ".join(kind.__name__ for kind in self.rule_kinds)
+                raise InvalidArgument(f"Expected rules of {names}, got {_validate.short(rule)}.")
+        _validate.at_least(0, patience=self.patience)
+        _validate.whole(4, shadows=self.shadows)
+        for name in ("feature_names", "record_names"):  # a text is taken letter by letter
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
+
+    @property
+    def attack_names(self) -> tuple[str, ...]:
+        """The attacks that are run, by their names."""
+        if isinstance(self.attacks, str):
+            return tuple(self.list_attacks()) if self.attacks == "all" else (self.attacks,)
+        return tuple(self.attacks)
+
+    @property
+    def deciding_rules(self) -> tuple[ReleaseRule, ...]:
+        """The rules that decide: those given, or the usual ones."""
+        if isinstance(self.rules, Sequence):
+            return tuple(self.rules)
+        return self.list_usual_rules()
+
+    @property
+    def limit(self) -> float:
+        """Risk above which a record is exposed."""
+        rules = (rule for rule in self.deciding_rules if isinstance(rule, self.limiting))
+        return next((rule.limit for rule in rules), 1.0)
+
+    def has_rule(self, kind: type[ReleaseRule]) -> bool:
+        """Tell whether a rule of this kind decides."""
+        return any(isinstance(rule, kind) for rule in self.deciding_rules)
+
+
+class PublishedTask:
+    """Settings, and what follows from them and from the records.
+
+    What cannot be audited is refused here, before any work begins.
+
+    Attributes:
+        subject: The settings.
+        request: What was asked beside them.
+        size: How many records there are.
+        groups: Column → group of each record.
+        content: Bytes of the model's file, if there is one.
+        confidence: Of the verdict.
+        delta: δ of the bounds beside attacks.
+        seed: From which all randomness follows.
+    """
+
+    subject: PublishedModel
+
+    def __init__(self, subject: PublishedModel, request: Request, size: int) -> None:
+        self.subject, self.request, self.size = subject, request, size
+        names = subject.record_names
+        if names is not None and len(names) != size:
+            raise InvalidArgument(
+                f"Expected {size} names of records in record_names, got {len(names)}."
+            )
+        clone_with_seed(subject.estimator, request.seed)  # refuses what cannot be cloned
+        self.groups = _read_groups(subject.groups, size)
+        self.content = None if subject.model_file is None else read_model_file(subject.model_file)
+        self.confidence, self.seed = request.confidence, request.seed
+        self.delta = DELTA if request.delta is None else request.delta
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the work, in order."""
+        raise NotImplementedError
+
+    @property
+    def first_row(self) -> int:
+        """The number of the first record: 1 in a table, as people count lines; 0 in an array."""
+        return 0 if self.subject.source is None else 1
+
+    def stream(self, *key: int) -> np.random.Generator:
+        """Return a random stream of its own for each key."""
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(2, *key)))
+
+
+def refuse_claim(subject: PublishedModel, request: Request) -> None:
+    """Refuse a claim, and stopping at one: rules decide, when all is measured."""
+    name = type(subject).__name__
+    if request.claim is not None:
+        raise InvalidArgument(
+            f"Expected no claim for {name}: its rules decide whether it may be released. "
+            f"Give rules=({subject.limiting.__name__}(limit=1.0),), say."
+        )
+    if request.until is not None:
+        raise InvalidArgument(
+            f"Expected no until for {name}, got {request.until!r}: its rules are applied "
+            "when all is measured."
+        )
+
+
+def read_model_file(path: Any) -> bytes:
+    """Return the bytes of the model's file."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(
+            f"Expected model_file that can be read, got {str(path)!r}: {error.strerror}."
+        ) from error
+
+
+def _read_groups(groups: Mapping[str, ArrayLike] | None, n: int) -> dict[str, NDArray[np.str_]]:
+    """Return the groups of all records by their columns, as texts."""
+    arrays = {name: np.asarray(values).astype(np.str_) for name, values in (groups or {}).items()}
+    for column, array in arrays.items():
+        if array.shape != (n,):
+            raise InvalidArgument(
+                f"Expected a group for each of {n} records in groups[{column!r}], got shape "
+                f"{array.shape}."
+            )
+    return arrays
+
+
+def fingerprint_inputs(task: PublishedTask, targets: Any) -> dict[str, str]:
+    """Return the hashes of the files that were read, and of all data that were given."""
+    subject: Any = task.subject
+    given = {
+        field.name: getattr(subject, field.name)
+        for field in dataclasses.fields(subject)
+        if field.metadata.get("data") and getattr(subject, field.name) is not None
+    }
+    given["y"] = targets
+    # Texts as arrays: one by one they would be looked for among files, which takes long.
+    for name in {"feature_names", "record_names"} & set(given):
+        given[name] = np.asarray(given[name], np.str_)
+    if task.content is not None:
+        given["model_file"] = task.content
+    if "groups" in given:
+        given["groups"] = task.groups
+    # An attack from elsewhere is known to the plan by its code: settings have its name alone.
+    for name in subject.attack_names:
+        if not name_of(ATTACKS[name]).startswith("epsilometer."):
+            given[f"attack {name}"] = find_code(ATTACKS[name]).digests
+    files = {} if subject.source is None else dict(subject.source.fingerprints())
+    return {**files, **{name: fingerprint(value) for name, value in given.items()}}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PublishedJob:
+    """The parts of an audit, each a unit.
+
+    Attributes:
+        plan: Everything that determines the result.
+        task: What is to be measured.
+        directory: Where longer parts keep their own units; nowhere where None.
+        engine: What executes these.
+        listen: Callbacks that receive events.
+    """
+
+    plan: Plan
+    task: PublishedTask
+    directory: Path | None
+    engine: Engine
+    listen: Sequence[Listener]
+
+    @property
+    def work(self) -> Mapping[str, Callable[[], Arrays]]:
+        """What computes each part."""
+        raise NotImplementedError
+
+    def collect(self, found: Mapping[str, Arrays]) -> "PublishedResults":
+        """Return what the parts found, on its way to a result."""
+        raise NotImplementedError
+
+    def unit(self, index: int) -> Arrays:
+        """Compute one part of the work."""
+        return self.work[self.task.parts[index]]()
+
+    def missing(self, index: int) -> Arrays:
+        """Return nothing. It is never asked: what a part raises reaches the caller."""
+        return {}
+
+    def watch(self) -> Watch:
+        """Return a watch that says nothing before the parts are there."""
+        return Unwatched()
+
+    def result(self, units: Iterable[Arrays], done: Done) -> Audit:
+        """Return all parts together, with the rules applied to them."""
+        results = self.collect(dict(zip(self.task.parts, units, strict=True)))
+        if self.directory is not None:
+            write_whole(self.directory / RECORDS, results.list_records().encode("utf-8"))
+        return results.make_audit(done.provenance)
+
+    def _folder(self, name: str) -> Path | None:
+        return None if self.directory is None else self.directory / name
+
+
+def make_parts(task: PublishedTask, targets: Any, **further: Any) -> dict[str, Any]:
+    """Return what every job is made of: its plan, its task, and who executes its longer parts."""
+    request = task.request
+    plan = request.make_plan(
+        task.subject,
+        units=len(task.parts),
+        inputs=fingerprint_inputs(task, targets),
+        estimator=name_of(type(task.subject.estimator)),
+        parts=list(task.parts),
+        **further,
+    )
+    return {
+        "plan": plan,
+        "task": task,
+        "directory": None if request.recompute else request.out,  # which writes nothing
+        "engine": request.engine or Local(),
+        "listen": request.listen,
+    }
+
+
+def write_scores(
+    names: Sequence[str], scores: Callable[[int, str], Sequence[RecordScores]]
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the arrays of all attacks; ``scores`` are those of all targets, by place and name."""
+    for place, name in enumerate(names):
+        found = scores(place, name)
+        yield f"scores {name}", np.stack([score.values for score in found])
+        yield f"named {name}", np.array(found[0].attack)
+        yield f"cites {name}", np.array(found[0].cites, np.str_)
+        yield f"cut {name}", np.array([score.threshold for score in found])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PublishedResults:
+    """What the parts of an audit found, on its way to a result.
+
+    Attributes:
+        task: What was to be measured.
+        found: What each part returned.
+    """
+
+    task: PublishedTask
+    found: Mapping[str, Arrays]
+
+    def make_audit(self, provenance: Provenance) -> Audit:
+        """Return the audit: what the rules say, with all that it rests on."""
+        raise NotImplementedError
+
+    @property
+    def measured(self) -> Measured:
+        """What rules look at."""
+        raise NotImplementedError
+
+    @property
+    def risk(self) -> FloatArray:
+        """The risk of each measured record."""
+        raise NotImplementedError
+
+    @property
+    def order(self) -> IntArray:
+        """Places of measured records by risk, the riskiest first."""
+        return np.argsort(-self.risk, kind="stable")
+
+    @property
+    def classes(self) -> NDArray[np.str_] | None:
+        """The class of each record, as a text; None where there are none."""
+        return None
+
+    @property
+    def leaks(self) -> list[Leak] | None:
+        """What the model's file tells; None where it was not searched."""
+        return read_leaks(self.found.get("file"))
+
+    def apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
+        """Return what each rule says, and how each attack does."""
+        rules, confidence = self.task.subject.deciding_rules, self.task.confidence
+        return apply_rules(self.measured, rules, confidence=confidence)
+
+    def _judge(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
+        """Return the rules, the gravest first, and attacks with their bounds."""
+        rules, attacks = self.apply_rules()
+        kinds = [leak.kind for leak in self.leaks or ()]
+        size = self.task.size
+        grave = {rule: weigh_rule(rule, size, kinds) for rule in rules if rule.outcome == "fail"}
+        rules = tuple(sorted(rules, key=lambda rule: -grave.get(rule, 0.0)))
+        return rules, tuple(map(self._add_bound, self.task.subject.attack_names, attacks))
+
+    def list_records(self) -> str:
+        """Return which records are at risk, as CSV: for the run's directory alone."""
+        task, records = self.task, self.found["leave-one-out"]["records"]
+        names, classes, risk = task.subject.record_names, self.classes, self.risk
+        rows = [
+            (
+                rank,
+                int(record) + task.first_row,
+                "" if names is None else names[record],
+                *(() if classes is None else (str(classes[record]),)),
+                float(risk[index]),
+                "" if self.attacked is None else float(self.attacked[record]),
+            )
+            for rank, index in enumerate(self.order.tolist(), start=1)
+            for record in [records[index]]
+        ]
+        middle = () if classes is None else ("class",)
+        return to_csv_text(("rank", "row", "name", *middle, "risk", "attacked"), rows)
+
+    @cached_property
+    def attacked(self) -> FloatArray | None:
+        """How often the strongest attack is right about each record, over the attacked models."""
+        names = self.task.subject.attack_names
+        if not names:
+            return None
+        found = self.found["attacks"]
+
+        def measure(name: str) -> FloatArray:
+            said = found[f"scores {name}"] > found[f"cut {name}"][:, None]
+            right: FloatArray = (said == found["member"]).mean(axis=0)
+            return right
+
+        return max(map(measure, names), key=lambda right: float(right.mean()))
+
+    def _name(self, name: str) -> str:
+        """Return the attack as it calls itself."""
+        return str(self.found["attacks"][f"named {name}"])
+
+    def _split(self, name: str, at: Any = slice(None)) -> clusters.Observed:
+        """Return scores of some records, by record where several models were attacked."""
+        found = self.found["attacks"]
+        values, member = found[f"scores {name}"][:, at], found["member"][:, at]
+        if len(member) > 1:
+            return clusters.ScoresByRecord.from_models(values, member)
+        return Scores(inside=values[member], outside=values[~member])
+
+    def _add_bound(
+        self, name: str, finding: MembershipFinding, *, coins: bool = True
+    ) -> MembershipFinding:
+        """Add the bound of the first model that was attacked: one run, one bound."""
+        found = self.found["attacks"]
+        scores = RecordScores(
+            attack=self._name(name),
+            values=found[f"scores {name}"][0],
+            threshold=float(found[f"cut {name}"][0]),
+            convention="",
+        )
+        bound = bound_one_run(
+            scores,
+            found["member"][0],
+            coins=coins,
+            delta=self.task.delta,
+            confidence=self.task.confidence,
+        )
+        return msgspec.structs.replace(finding, bound=round_threshold(bound))
+
+    def _describe_coverage(self, risk: FloatArray, screened: Any = None) -> str:
+        """Say how many of all records are above the limit, where a sample was measured."""
+        limit, of, confidence = self.task.subject.limit, self.task.size, self.task.confidence
+        if risk.size >= of or not bool(self.found["leave-one-out"]["drawn"]):
+            return ""
+        share = share_exposed(risk > limit, screened, of, confidence=confidence)
+        return (
+            f"of all {of:,} records {share.low:.2%} to {share.high:.2%} are above {limit:g}, "
+            f"with {confidence:g} confidence"
+        )
+
+    def _group_risks(self, attacks: Sequence[MembershipFinding]) -> tuple[GroupRisk, ...]:
+        task, names = self.task, self.task.subject.attack_names
+        strongest = max(
+            zip(attacks, names, strict=True), key=lambda pair: pair[0].auc, default=None
+        )
+        own = {} if self.classes is None else {"class": self.classes}
+        return compare_groups(
+            GroupedRisk(
+                columns={**own, **task.groups},
+                records=self.found["leave-one-out"]["records"],
+                risk=self.risk,
+                limit=task.subject.limit,
+                scores=None if strongest is None else partial(self._split, strongest[1]),
+                member=None if strongest is None else self.found["attacks"]["member"][0],
+                confidence=task.confidence,
+            )
+        )
+
+    def _list_cites(self, first: Sequence[str], *then: str) -> tuple[str, ...]:
+        """Return what is cited: these, and between them what the attacks cite."""
+        attacks = self.task.subject.attack_names
+        own = [str(key) for name in attacks for key in self.found["attacks"][f"cites {name}"]]
+        limits = ("waudbysmith2024", "steinke2023") if attacks else ()
+        return tuple(dict.fromkeys([*first, *own, *then, *limits]))
+
+
+@dataclass(frozen=True)
+class CallerProcess:
+    """Runs one part after the other in this process; what one raises is the caller's to see."""
+
+    @property
+    def workers(self) -> int:
+        """One."""
+        return 1
+
+    def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
+        """Yield outcomes in the order of ``units``; none of them failed."""
+        for unit in units:
+            with threadpool_limits(1):  # sums in one order, on any machine
+                arrays = check_arrays(call(unit))
+            yield Outcome(unit=unit, arrays=arrays, error="", seconds=0.0)

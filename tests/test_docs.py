@@ -40,7 +40,7 @@ TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
 # Reproductions: published numbers, papers, and defects of released software (reproductions/found).
 REPRODUCTIONS = re.compile(r"docs/(reproductions|found|papers/)")
 # Counted apart: reference that is looked up, not read, and is written by the code.
-REFERENCE = re.compile(r"docs/(reference|lint)/")
+REFERENCE = re.compile(r"docs/(reference/|lint/|modules\.)")
 # Pages whose tables are results that a command writes.
 MEASURED = re.compile(
     r"docs/(calibration|comparison|llm|mutation|performance|power|reliability|zoo)\."

@@ -242,17 +242,23 @@ def _jumps(numbers: list[Number]) -> bool | None:
     errors = [number.error for number in numbers if number.error is not None]
     if len(errors) < len(numbers):
         return bool(np.ptp(later) < gap)
-    if not _is_level(numbers[1:]):
-        return False
     # Later ones are of the same models, so that their mean is no surer than one of them.
-    return True if gap > 2 * np.hypot(errors[0], max(errors[1:])) else None
+    seen = gap > 2 * np.hypot(errors[0], max(errors[1:]))
+    level = _is_level(numbers[1:])
+    return level if seen or level is False else None
 
 
-def _is_level(numbers: list[Number]) -> bool:
-    """Whether no two differ; of many pairs one is two standard errors apart by chance."""
+def _is_level(numbers: list[Number]) -> bool | None:
+    """Whether no two differ; None where errors are so large that none of them could be too low.
+
+    Of many pairs one is two standard errors apart by chance: all of them share that error.
+    """
     pairs = list(combinations(numbers, 2))
     apart = float(scipy.stats.norm.isf(scipy.stats.norm.sf(2) / len(pairs)))
-    return all(_sign(one, other, apart=apart) == 0 for one, other in pairs)
+    if any(_sign(one, other, apart=apart) for one, other in pairs):
+        return False
+    allowed = apart * max(np.hypot(one.error or 0, other.error or 0) for one, other in pairs)
+    return None if allowed > abs(np.mean([number.value for number in numbers])) else True
 
 
 _SHAPES: dict[str, Callable[[list[Number]], bool | None]] = {

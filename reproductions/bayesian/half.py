@@ -228,7 +228,7 @@ def poisson_batches(
     generator = torch.Generator(device).manual_seed(int(rng.integers(2**63)))
     models, count = records.shape
     for sizes in rng.binomial(count, sampling_rate, (steps, models)):
-        wide = max(pad_to, -(-int(sizes.max()) // pad_to) * pad_to)
+        wide = min(count, max(pad_to, -(-int(sizes.max()) // pad_to) * pad_to))
         scores = torch.rand((models, count), device=device, generator=generator)
         places = records.gather(1, scores.topk(wide, dim=1, sorted=True).indices)
         rows = torch.arange(wide, device=device)

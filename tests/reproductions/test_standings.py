@@ -165,6 +165,18 @@ def test_a_jump_is_judged_beside_its_errors(value, spread, expected):
     assert standing(said) == expected
 
 
+@pytest.mark.parametrize(
+    ("spread", "expected"), [("0.1", "same direction"), ("0.05", "differs"), ("1.0", "cannot tell")]
+)
+def test_a_level_line_could_have_fallen(spread, expected):
+    said = line("", "0") | {
+        "published": Stated(text="so it is"),
+        "ours": Stated(value="2.0, 2.2, 1.9", spread=", ".join([spread] * 3), runs=1),
+        "expect": Expect(shape="stays"),
+    }
+    assert standing(said) == expected
+
+
 def test_one_sided_rows_differ_jointly_though_each_agrees():
     rows = [line(f"{value:.2f}", f"{value - 1.9:.2f} ± 1.00") for value in (10, 20, 30, 40, 50)]
     item = table(*rows, runs=100)

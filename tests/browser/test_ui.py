@@ -131,7 +131,7 @@ def test_only_reading_is_answered(page: Any, folder: Path) -> None:
 def test_a_run_is_followed_live_to_its_end(page: Any, folder: Path) -> None:
     """A real run in another process; the page is loaded once."""
     code = "from epsilometer.cli.main import main; main()"
-    call = [sys.executable, "-c", code, "demo", "--runs", "1000", "--workers", "1", "--quiet"]
+    call = [sys.executable, "-c", code, "demo", "--runs", "1500", "--workers", "1", "--quiet"]
     run = subprocess.Popen([*call, "--out", folder / "live"], stdout=subprocess.DEVNULL)
     try:
         while not (folder / "live" / "plan.json").exists():

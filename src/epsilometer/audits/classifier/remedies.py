@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from epsilometer.audits.classifier.private_model import PrivateClassifier
-from epsilometer.audits.classifier.release import NoRecordInAnswers, NoRecordInFile, ReleaseRule
+from epsilometer.audits.classifier.release import NoRecordInAnswers, NoRecordInFile
 from epsilometer.audits.classifier.sklearn_models import (
     clone_estimator,
     count_rows,

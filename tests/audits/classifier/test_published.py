@@ -308,10 +308,14 @@ def test_answers_of_a_linear_model_tell_what_its_file_tells(name: str) -> None:
     assert told.records == held.records > len(X) / 3
     (rounded,) = compute_from_answers(model, X, y, np.unique(y), decimals=1)
     if name in HIDDEN:
-        assert (rounded.kind, rounded.records) == ("statistics", 0)
+        assert (rounded.kind, rounded.records) == ("unread", 0)  # which is no pass
         assert "Limit how often one may ask" in rounded.finding
+        assert limit_answers((rounded,), len(X)).outcome == "unclear"
     else:  # where an answer of one decimal changes, the probability is known exactly
         assert (rounded.kind, rounded.records) == ("rebuilt", held.records)
+    (label,) = compute_from_answers(model, X, y, np.unique(y), decimals=-1)
+    assert (label.kind, label.records) == ("unread", 0)
+    assert "was not tried" in label.finding
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -319,7 +323,9 @@ def test_answers_of_a_linear_model_tell_what_its_file_tells(name: str) -> None:
 @pytest.mark.parametrize("name", SPARED)
 def test_answers_of_models_of_many_records_tell_nothing(name: str, table: str) -> None:
     X, y = TABLES[table]()  # noqa: N806
-    assert not compute_from_answers(SPARED[name].fit(X, y), X, y, np.unique(y))
+    model = SPARED[name].fit(X, y)
+    for decimals in (None, 2, -1):
+        assert not compute_from_answers(model, X, y, np.unique(y), decimals=decimals)
 
 
 def test_answers_that_nobody_reads_clear_no_model() -> None:
@@ -349,7 +355,7 @@ def test_an_api_is_no_remedy_where_answers_tell_the_coefficients() -> None:
             "Publish class labels only.",
         )
     ]
-    assert verdicts == ["do not release", "do not release", "release"]
+    assert verdicts == ["do not release", "do not release", "cannot tell"]
     usual = em.audit(
         em.Classifier(solve_exactly(), *draw_signal(600), published_as="api", **how),
         engine=em.InProcess(),

@@ -22,6 +22,11 @@ _HALVINGS = 45  # of a line between two records: as exact as its points
 _WIDEST = 3000  # coefficients that are solved for
 _RANK = 1e-10  # of the largest singular value: less is no direction of the features
 _LEAST = 1e-12  # weight of an answer that is nearly certain, and has lost its digits
+_UNREAD = (
+    "Whether these coefficients follow from answers was not tried.",
+    "From the questions that were tried these coefficients do not follow; others may tell more. "
+    "Limit how often one may ask.",
+)
 _SQUARES = ("sklearn.RidgeClassifier", "sklearn.RidgeClassifierCV")
 _SOFTMAX = ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV")
 
@@ -40,14 +45,14 @@ def compute_from_answers(
     Guarantee: records that are counted were computed, from answers as they are shown.
     Assumption: whoever asks knows how the model was trained. Of models that are not linear nothing
         is computed, and nothing is said. A linear model whose coefficients give records away, and
-        whose answers nobody here knows how to read, is named as *unread*.
+        whose answers did not tell them here, is named as *unread*: others may read them.
 
     Args:
         model: Fitted.
         X: The features it was fitted to, about which it is asked.
         codes: Position of each record's label among the classes.
         classes: All labels, in order.
-        decimals: To which probabilities are rounded; None: not at all.
+        decimals: To which probabilities are rounded; None: not at all; −1: labels alone.
         seed: By which records are chosen.
 
     Example:
@@ -64,9 +69,11 @@ def compute_from_answers(
         held = rebuild_records(estimator, features, codes, seed=seed)
         if held is None or not held.hits:
             continue  # not linear, or not solved so exactly that records follow
-        logs = show_logs(predict_logs(model, X, classes=classes), decimals)
-        told = _read_odds(estimator, logs)
-        asked = [] if told is None else [_Asked(features, told, *_weigh(logs))]
+        told, asked = None, []
+        if decimals != -1:  # of labels alone nothing is read
+            logs = show_logs(predict_logs(model, X, classes=classes), decimals)
+            told = _read_odds(estimator, logs)
+            asked = [] if told is None else [_Asked(features, told, *_weigh(logs))]
         if decimals is not None and told is not None and told.shape[1] == 1:
             asked += _bisect(model, X, place, decimals=decimals, classes=classes, seed=seed)
         tries = [_solve_coefficients(estimator, features, each) for each in asked]
@@ -79,17 +86,10 @@ def compute_from_answers(
             )
             records = round(hits / held.tried * codes.size)
             leaks.append(Leak(kind="rebuilt", records=records, finding=said))
-        elif found:
-            said = (
-                f"Rounding hides the coefficients of {name}, from which whoever knows all other "
-                "records computes the missing one, from the questions that were tried. Limit how "
-                "often one may ask."
-            )
-            leaks.append(Leak(kind="statistics", records=0, finding=said))
         else:
             said = (
                 f"Whoever has the coefficients of {name} and all other records computes the "
-                "missing one. Whether these coefficients follow from answers was not tried."
+                f"missing one. {_UNREAD[bool(found)]}"
             )
             leaks.append(Leak(kind="unread", records=0, finding=said))
     return tuple(leaks)

@@ -158,7 +158,7 @@ class NoRecordInFile:
 
 @dataclass(frozen=True)
 class NoRecordInAnswers:
-    """No record can be computed from an API's answers and all other records.
+    """No record can be computed from answers (probabilities or labels) and all other records.
 
     Example:
         >>> import epsilometer as em

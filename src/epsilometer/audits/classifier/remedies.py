@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from epsilometer.audits.classifier.private_model import PrivateClassifier
-from epsilometer.audits.classifier.release import NoRecordInAnswers, NoRecordInFile, ReleaseRule
+from epsilometer.audits.classifier.release import NoRecordInAnswers, NoRecordInFile
 from epsilometer.audits.classifier.sklearn_models import (
     clone_estimator,
     count_rows,
@@ -86,7 +86,7 @@ def list_remedies(subject: Classifier, riskiest: IntArray, *, exposed: int) -> I
 
 
 def _show_less(subject: Classifier) -> Iterator[_Change]:
-    api = {"published_as": "api", "rules": _without_file(subject, NoRecordInAnswers())}
+    api = {"published_as": "api", "rules": _without_file(subject)}
     if subject.published_as == "file":
         yield "Publish an API in place of the file.", replace(subject, **api)
     if subject.published_as != "labels":
@@ -96,18 +96,18 @@ def _show_less(subject: Classifier) -> Iterator[_Change]:
                 word = "decimal" if decimals == 1 else "decimals"
                 by = ", by an API" if subject.published_as == "file" else ""
                 yield f"Show {decimals} {word}{by}.", changed
-        labels = {"published_as": "labels", "decimals": None, "rules": _without_file(subject)}
-        changed = replace(subject, **{**api, **labels})
+        changed = replace(subject, **{**api, "published_as": "labels", "decimals": None})
         yield "Publish class labels only.", changed
 
 
-def _without_file(subject: Classifier, *instead: ReleaseRule) -> Any:
-    """Return rules for those who are not given the file, with others in place of its rule."""
+def _without_file(subject: Classifier) -> Any:
+    """Return rules for those who are not given the file, with that of answers in its place."""
     if subject.rules is None:
         return None
     about = NoRecordInFile | NoRecordInAnswers
     left = [rule for rule in subject.deciding_rules if not isinstance(rule, about)]
-    return (*(instead if len(left) < len(subject.deciding_rules) else ()), *left) or None
+    instead = (NoRecordInAnswers(),) if len(left) < len(subject.deciding_rules) else ()
+    return (*instead, *left)
 
 
 def _drop_columns(subject: Classifier) -> Iterator[_Change]:

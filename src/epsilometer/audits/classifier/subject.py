@@ -1,6 +1,6 @@
 """Describe the audit of a classifier: its settings, and the task that follows from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -10,7 +10,12 @@ from numpy.typing import ArrayLike
 
 from epsilometer import _validate
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
-from epsilometer.audits.classifier.leave_one_out.families import Family, family_of, find_scaled
+from epsilometer.audits.classifier.leave_one_out.families import (
+    Family,
+    Removable,
+    family_of,
+    find_scaled,
+)
 from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE
 from epsilometer.audits.classifier.published import (
     USUAL_ATTACKS,
@@ -28,6 +33,7 @@ from epsilometer.audits.classifier.release import (
 )
 from epsilometer.audits.classifier.sklearn_models import (
     Preprocessing,
+    Unwrapped,
     check_choice,
     read_labels,
     unwrap_pipeline,
@@ -77,8 +83,9 @@ class Classifier(PublishedModel):
         records: Records to leave out one by one: row numbers, ``"all"``, or ``"sample:500"`` for
             500 by chance. ``"screen:500"`` takes the 250 that a screen ranks highest and 250 by
             chance. None: all of small tables. Of larger ones a screen chooses so many that their
-            number times that of the records is 2 million. For logistic regression and nearest
-            neighbours it is 400 million; other exact families leave out all.
+            number times that of the records is 2 million. For nearest neighbours it is 400 million,
+            and for logistic regression where leaving out one record looks at all others. Other
+            exact families leave out all.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
             (``"refit"``), or held as fitted to all (``"fixed"``).
         patience: Seconds that refits may take; more is refused before it begins.
@@ -258,11 +265,11 @@ def list_usual_rules(
 
     Example:
         >>> [type(rule).__name__ for rule in list_usual_rules("labels", (), ("range",))]
-        ['PdtpAtMost', 'GainAtMost']
+        ['NoRecordInAnswers', 'PdtpAtMost', 'GainAtMost']
     """
     measured = {
         NoRecordInFile: published_as == "file",
-        NoRecordInAnswers: published_as == "api",
+        NoRecordInAnswers: published_as != "file",
         PdtpAtMost: True,
     }
     usual = tuple(rule for rule in RULES if measured.get(type(rule), bool(attacks)))
@@ -301,10 +308,12 @@ def _choose_usual(subject: Classifier, n: int) -> Any:
     """Return which records are left out; unasked, as many as take minutes."""
     records = subject.records
     if records is None:
-        family = find_family(subject)
+        exact = _find_exact(subject)
+        family = None if exact is None else exact[0]
         rows = _REFITTED if family is None else _COMPARED if family.compares_all else n * n
         size = max(_FEWEST, rows // n)
-        return None if size >= n else f"screen:{size}"
+        few = size >= n or (exact is not None and exact[1]().count_compared() * n <= rows)
+        return None if few else f"screen:{size}"
     if isinstance(records, str):
         return None if records == "all" else records
     return np.asarray(records)
@@ -334,19 +343,36 @@ def leaves_exactly(subject: Classifier) -> bool:
 
 def find_family(subject: Classifier) -> Family | None:
     """Return the family by which records are left out; None where models are fitted again."""
+    found = _find_exact(subject)
+    return None if found is None else found[0]
+
+
+def _find_exact(subject: Classifier) -> tuple[Family, Callable[[], Removable]] | None:
+    """Return the family by which records are left out, and what fits its model."""
     plain = _find_plain_family(subject)
-    if plain is not None or subject.preprocessing != "refit":
-        return plain
+    if plain is not None:
+        inner = _unwrap(subject)
+        return plain, lambda: plain.fit(inner.estimator, inner.features, subject.y)
+    if subject.preprocessing != "refit":
+        return None
     scaled = find_scaled(subject.estimator, subject.X, subject.y)
-    return None if scaled is None else scaled[0]
+    if scaled is None:
+        return None
+    (family, peeled), fit = scaled, scaled[0].fit_scaled
+    assert fit is not None  # or it would not have been found
+    return family, lambda: fit(peeled.last, peeled, subject.y)
 
 
 def _find_plain_family(subject: Classifier) -> Family | None:
     """Return the family where no preprocessing changes with a record."""
-    inner = unwrap_pipeline(
-        subject.estimator, subject.X, subject.y, preprocessing=subject.preprocessing
-    )
+    inner = _unwrap(subject)
     family = family_of(inner.estimator)
     if family is None or family.refuses(inner.estimator, inner.features, subject.y):
         return None
     return family
+
+
+def _unwrap(subject: Classifier) -> Unwrapped:
+    return unwrap_pipeline(
+        subject.estimator, subject.X, subject.y, preprocessing=subject.preprocessing
+    )

@@ -144,6 +144,46 @@ def test_one_record_alone_is_as_among_many() -> None:
     )
 
 
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.01, 1.0, 100.0]),
+    st.sampled_from([1.0, 3.0]),
+    st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_series_err_by_no_more_than_is_proven(
+    seed: int, cost: float, tails: float, scaled: bool
+) -> None:
+    """Against minimisers whose gradient vanishes, with heavy tails and penalties that change."""
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(1000, 3000)), int(rng.integers(1, 8))
+    X = rng.standard_t(tails + 1.5, (n, d))
+    y = (X[:, 0] * rng.choice([0.1, 3.0]) + rng.normal(size=n) > rng.choice([0.0, 1.5])).astype(int)
+    start = FAMILY.fit(LogisticRegression(C=cost), X, y)._all
+    assert start._series is not None
+    records = np.r_[rng.choice(n, 20, replace=False), np.argsort(np.abs(X).max(axis=1))[-5:]]
+    change = 1 + scaled * rng.normal(0, 1e-3, (records.size, 1))
+    penalties = start.problem.penalty * change
+    found, errors = start._series().move(records, penalties)
+    exact = start.without(records, penalties)[:, :, 0]
+    own = np.einsum("bd,bd->b", start.problem.design[records], found - exact)
+    assert (np.abs(own) <= errors + 1e-11).all()
+
+
+def test_most_records_of_a_large_table_have_a_series() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(5000, 4))
+    y = (X[:, 0] + rng.normal(size=5000) > 0).astype(int)
+    model = FAMILY.fit(LogisticRegression(), X, y)
+    assert isinstance(model, logistic.LogisticMinimiser)
+    assert model.count_compared() < 50
+    records = np.arange(0, 5000, 250)
+    exact = model._all.without(records, model.penalties_without(records))
+    logits = np.einsum("bd,bdm->b", model._design[records], exact)
+    own = model.own(records)
+    np.testing.assert_allclose(own[:, 1] - own[:, 0], logits, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("estimator", "why"),
     [

@@ -80,6 +80,10 @@ class Removable(ABC):
         at = self.read_queries(queries)
         return self.remove(int(self.codes[record]), np.array([record]), at)
 
+    def count_compared(self) -> int:
+        """Return about how many records ``own`` compares with all others to leave them out."""
+        return self.codes.size
+
     def count_without(self, label: int) -> FloatArray:
         """Return how many records each class has when one of class ``label`` is removed."""
         counts = self.counts.copy()
@@ -121,7 +125,8 @@ class Family:
             not changed.
         refuses: ``refuses(estimator, X, y)`` says why these parameters or data have to be
             refitted; None where they need not.
-        compares_all: Whether leaving one record out takes a look at all others.
+        compares_all: Whether leaving one record out may take a look at all others
+            (``Removable.count_compared``).
         fit_scaled: ``fit_scaled(estimator, peeled, y)`` fits it behind preprocessing, which changes
             with each record (``scaling.peel_scaling``); None where that is not known.
         refuses_scaled: ``refuses_scaled(estimator, peeled)`` tells whether it has to be refitted

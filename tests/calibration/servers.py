@@ -245,6 +245,28 @@ def add_more_noise(seen: Round) -> FloatArray:
     return mean + seen.draw(1.5 * seen.sigma * seen.limit / seen.replies)
 
 
+def take_small_steps(seen: Round) -> FloatArray:
+    """Take a fifth of a step, and say nothing of it."""
+    return release_mean(seen) / 5
+
+
+def take_large_steps(seen: Round) -> FloatArray:
+    """Take two and a half steps."""
+    return 2.5 * release_mean(seen)
+
+
+def decay_steps(seen: Round) -> FloatArray:
+    """Take shorter steps from round to round."""
+    return release_mean(seen) * 0.7**seen.number
+
+
+def average_fewer(seen: Round) -> FloatArray:
+    """Average the first three quarters of the replies, with noise for as many."""
+    many = max(1, 3 * seen.replies // 4)
+    mean = clip(seen.updates[:many], seen.limit).mean(axis=0)
+    return mean + seen.draw(seen.sigma * seen.limit / many)
+
+
 def take_back_half(seen: Round) -> FloatArray:
     """Add noise less half of the noise of the round before, as is declared."""
     noise = seen.draw(seen.sigma * seen.limit / seen.replies)
@@ -276,6 +298,12 @@ RIGHT = (
     Server(name="replies left out", step=leave_two_out),
     Server(name="little noise", sigmas=LOW),
     Server(name="little noise, replies left out", step=leave_two_out, sigmas=LOW),
+    Server(name="a fifth of a step, undeclared", step=take_small_steps),
+    Server(name="long steps, undeclared", step=take_large_steps),
+    Server(name="steps that decay, undeclared", step=decay_steps),
+    Server(name="fewer replies averaged, undeclared", step=average_fewer),
+    Server(name="little noise, fewer averaged", step=average_fewer, sigmas=LOW),
+    Server(name="little noise, long steps", step=take_large_steps, sigmas=LOW),
     Server(name="more noise than accounted", step=add_more_noise),
     Server(name="weights pulled back", pull=0.3, rounds=(8, 32)),
     Server(name="tiny models", shapes=(TINY,), rounds=(1, 32)),
@@ -285,6 +313,41 @@ RIGHT = (
     Server(name="float16", store=np.float16, sigmas=(1.0, 4.0)),
     Server(name="bfloat16", store=to_bfloat16, sigmas=(4.0, 30.0), replies=(4, 6)),
 )  # fmt: skip
+
+
+# Wrong servers, which the same runs must find.
+
+
+def halve_noise(seen: Round) -> FloatArray:
+    """Add half of the noise."""
+    mean = clip(seen.updates, seen.limit).mean(axis=0)
+    return mean + seen.draw(seen.sigma * seen.limit / seen.replies / 2)
+
+
+def double_mean(seen: Round) -> FloatArray:
+    """Add noise to twice the mean."""
+    return release_mean(seen) + clip(seen.updates, seen.limit).mean(axis=0)
+
+
+def never_clip(seen: Round) -> FloatArray:
+    """Clip nothing, and take small steps."""
+    return average_replies(seen) / 5
+
+
+def repeat_noise(seen: Round) -> FloatArray:
+    """Draw the noise of the first round only."""
+    noise = seen.draw(seen.sigma * seen.limit / seen.replies)
+    noise = seen.memory.setdefault("noise", noise)
+    return clip(seen.updates, seen.limit).mean(axis=0) + noise
+
+
+CROWD: dict[str, Any] = {"replies": (40, 40), "rounds": (12, 12), "shapes": (USUAL,)}
+WRONG = (
+    Server(name="half the noise", step=halve_noise, sigmas=(0.5,), **CROWD),
+    Server(name="twice the mean", step=double_mean, sigmas=(0.5,), **CROWD),
+    Server(name="no clipping", step=never_clip, sigmas=(0.1,), **CROWD),
+    Server(name="repeated noise", step=repeat_noise, **CROWD),
+)
 
 
 def find_accusers(server: Server, *, runs: int, seed: int = 0) -> list[tuple[str, ...]]:

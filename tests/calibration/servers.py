@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import joblib
 import numpy as np
 
 from epsilometer.conformance.round_sums import AccountedMean
@@ -366,17 +367,22 @@ def limit_share(accused: int, runs: int) -> float:
     return float(clopper_pearson_upper(accused, runs, alpha=1 - CONFIDENCE))
 
 
+def _count_kind(server: Server, runs: int) -> tuple[list[tuple[str, ...]], float]:
+    started = time.process_time()
+    return find_accusers(server, runs=runs), time.process_time() - started
+
+
 def main() -> None:
     """Print the table."""
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
     print("| right server | runs | accused | seconds |\n|---|---|---|---|")
     total, why = 0, Counter[str]()
-    for server in RIGHT:
-        started = time.process_time()
-        accused = find_accusers(server, runs=runs)
+    counted = joblib.Parallel(n_jobs=-1, return_as="generator")(
+        joblib.delayed(_count_kind)(server, runs) for server in RIGHT
+    )
+    for server, (accused, seconds) in zip(RIGHT, counted, strict=True):
         total += len(accused)
         why.update(name for names in accused for name in names)
-        seconds = time.process_time() - started
         print(f"| {server.name} | {runs:,} | {len(accused)} | {seconds:.0f} |", flush=True)
     every = runs * len(RIGHT)
     limit = limit_share(total, every)

@@ -80,4 +80,3 @@ class UndeclaredRates:
             else check
             for check in every
         )
-

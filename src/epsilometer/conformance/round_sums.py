@@ -206,7 +206,8 @@ class RoundSums:
         self.raw = self._raw / divisor
         self.heavier = None
         if self._counted and self._usual is not None and not by_examples:
-            self.heavier = self._weighted / self._examples - self._heavy / divisor
+            # By the usual number, not that of this round: no weight is ever below the equal one.
+            self.heavier = (self._weighted / self._usual - self._heavy) / divisor
         shares = self.sample.examples / self._examples if by_examples else None
         self.sample.scale(shares if shares is not None else 1 / divisor, unit=self.unit)
         moved = {

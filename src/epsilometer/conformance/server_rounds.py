@@ -181,11 +181,7 @@ class RoundWatch:
             return
         ended.residual = np.concatenate([np.ravel(part) for part in white])
         self._guessed.see(ended.split(ended.residual))
-        noise = ended.residual
-        if self._rates.high is not None:
-            ended.residual = ended.rescale(self._rates.high)
         self._compare_means(ended)
-        ended.residual = noise
         self._look_beside_mixtures(ended)
 
     def _look_beside_mixtures(self, ended: RoundSums) -> None:

@@ -21,13 +21,10 @@ class UndeclaredRates:
     """The rate of every round, by the noise that it shows.
 
     Attributes:
-        high: Upper limit of the rate of the latest round; None where one is declared, or where it
-            cannot be told.
-        spread: By what that exceeds the lower limit.
+        spread: By what the upper limit of the latest round's rate exceeds the lower one.
     """
 
     def __init__(self) -> None:
-        self.high: float | None = None
         self.spread = 1.0
         self._below: list[float] = []  # measured rates of rounds with less noise than accounted
         self._information = 0.0
@@ -39,21 +36,21 @@ class UndeclaredRates:
             ended: The round.
             alpha: Chance that a limit of the rate is wrong, each.
         """
-        self.high, own = None, ended.accounted
+        own = ended.accounted
         if own.server_rate is not None or own.noise is not None:  # which is one for all rounds
             return False
         limits = ended.limit_rate(alpha)
         if limits is None:
             return False
-        low, self.high = limits
-        if low <= 1 <= self.high:
+        low, high = limits
+        if low <= 1 <= high:
             return False
-        ended.residual = ended.rescale(self.high)
-        self.spread = self.high / low if low else 1.0
-        if self.high < 1:
-            self._below.append(self.high)
+        ended.residual = ended.rescale(high)
+        self.spread = high / low if low else 1.0
+        if high < 1:
+            self._below.append(high)
             square = float(np.vdot(ended.mean, ended.mean)) / ended.unit**2
-            self._information += min(_MOST, (1 / self.high - 1) ** 2 * square)
+            self._information += min(_MOST, (1 / high - 1) ** 2 * square)
         return True
 
     def judge(self, checks: Sequence[Check], *, needed: float) -> tuple[Check, ...]:

@@ -23,7 +23,7 @@ def run(epsilon: float, weights: int, seed: int = 3) -> em.Audit:
     """Train once with the noise of an ε, for a client that takes part once."""
     rng, noise = np.random.default_rng(seed), em.gaussian_sigma(epsilon, DELTA)
     model = {"w": np.zeros(weights)}
-    accounted = AccountedMean(noise_multiplier=noise, clip_norm=1.0)
+    accounted = AccountedMean(noise_multiplier=noise, clip_norm=1.0, server_rate=1.0)
     watch = IterateWatch(
         model, clip_norm=1.0, canaries=CANARIES, seed=seed + 1, accounted=accounted
     )

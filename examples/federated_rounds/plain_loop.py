@@ -40,7 +40,7 @@ def run(*, forget: bool = False, seed: int = 0) -> em.Audit:
     answers = [x @ truth + rng.normal(size=(50, 40)) for x in patients]
     model = {"slope": np.zeros((100, 40)), "offset": np.zeros(600)}
 
-    accounted = AccountedMean(noise_multiplier=NOISE, clip_norm=1.0)
+    accounted = AccountedMean(noise_multiplier=NOISE, clip_norm=1.0, server_rate=1.0)
     watch = IterateWatch(model, clip_norm=1.0, canaries=CANARIES, seed=7, accounted=accounted)
     for _ in range(ROUNDS):
         updates = [

@@ -73,7 +73,7 @@ def run_server(
     rng = np.random.default_rng([seed, 1])
     mixing = None if accounted is None else accounted.noise
     drawn: list[Arrays] = []
-    known = accounted or AccountedMean(noise_multiplier=1.0, clip_norm=1.0)
+    known = accounted or AccountedMean(noise_multiplier=1.0, clip_norm=1.0, server_rate=1.0)
     watch = RoundWatch()
     model = {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
     for number in range(rounds):
@@ -99,7 +99,7 @@ def run_server(
         model = {
             name: (
                 value
-                + known.server_rate
+                + known.rate
                 * (
                     multiple * mean[name]
                     + scale * sum(row[t] * own[name] for t, own in enumerate(drawn) if row[t])
@@ -296,7 +296,7 @@ def test_less_than_the_mean_is_a_remark() -> None:
 
 
 LOW: dict[str, Any] = {
-    "accounted": AccountedMean(noise_multiplier=0.1, clip_norm=1.0),
+    "accounted": AccountedMean(noise_multiplier=0.1, clip_norm=1.0, server_rate=1.0),
     "shapes": {"a": (40, 50), "b": (600,), "c": (3,)},
 }
 
@@ -331,6 +331,28 @@ def test_wrong_noise_shows_beside_what_is_left_out() -> None:
         0, **LOW, clip=clip_to_half, draw=lambda number, rng: np.random.default_rng([9, 9, 9])
     ).finding()
     assert again.check("independence of steps").outcome == "violated"
+
+
+OPEN = AccountedMean(noise_multiplier=1.0, clip_norm=1.0)  # no rate is declared
+
+
+def test_noise_that_is_small_beside_the_mean_is_found_without_a_declared_rate() -> None:
+    found = run_server(0, **{**OTHER, "accounted": OPEN, "noise": 0.5, "spread": 0.05}).finding()
+    assert found.check("multiple of the mean").outcome == "violated"
+
+
+def test_small_noise_is_not_tested_where_updates_are_too_short_to_tell_the_rate() -> None:
+    found = run_server(0, accounted=OPEN, noise=0.5, spread=1e-4).finding()
+    assert found.verdict == "not tested"
+    assert "declare server_rate" in found.check("noise scale").seen
+
+
+def test_small_steps_are_a_remark() -> None:
+    settings = {**OTHER, "accounted": OPEN, "noise": 0.5, "multiple": 0.5, "spread": 0.05}
+    found = run_server(0, **settings).finding()
+    assert found.verdict == "conforms"
+    assert found.check("noise scale").outcome == "remark"
+    assert "so is the mean" in found.check("noise scale").seen
 
 
 @pytest.mark.parametrize("noise", [1.0, 3.0])

@@ -76,11 +76,14 @@ class LeanCheck(EvidenceCheck):
             self._bets.add(np.concatenate(ratios), self._seen)
         self.keep_largest(number)
 
+    @property
+    def needed(self) -> float:
+        """Squared length of shifts below which nothing could have been found."""
+        return 2 * (math.log(1 / self._level) + math.log(2 * _KINDS * _CAPS.size))
+
     def compute_evidence(self) -> float | None:
         """Return the evidence so far; None where nothing could have been found."""
-        # Below this much nothing could have been found, and nothing is said.
-        needed = 2 * (math.log(1 / self._level) + math.log(2 * _KINDS * _CAPS.size))
-        return self._bets.value() if self._information >= needed else None
+        return self._bets.value() if self._information >= self.needed else None
 
     def measure(self) -> tuple[float | None, None, None]:
         """Return how much of the longest shift was released."""

@@ -107,6 +107,24 @@ class SampledUpdates:
             found.add_array(rows, sampled[low:high], place)
         return found if found.arrays else None
 
+    def measure_beside(self, residual: FloatArray) -> tuple[int, float]:
+        """Return how many numbers no mixture of updates explains, and the sum of their squares.
+
+        Args:
+            residual: All coordinates.
+        """
+        count, degrees, squares = len(self._rows), 0, 0.0
+        sampled, ends = residual[:: self._stride], -(-self._ends // self._stride)
+        for low, high in zip([0, *ends[:-1]], ends, strict=True):
+            if high - low < 2 * count:
+                continue
+            part = sampled[low:high]
+            basis = np.linalg.qr(np.array([row[low:high] for row in self._rows]).T)[0]
+            left = part - basis @ (basis.T @ part)
+            degrees += int(high - low) - count
+            squares += float(left @ left)
+        return degrees, squares
+
     def replace_mixtures(
         self, residual: FloatArray, rng: np.random.Generator
     ) -> list[tuple[int, FloatArray]] | None:

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import scipy.special
 from numpy.typing import NDArray
 
 from epsilometer import _validate
@@ -15,6 +16,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+_LEAST_RATE = 1e-6  # where there is no noise at all
 _COARSE = 1 / 256  # of the noise: rounding of single weights above it hides what is averaged
 
 
@@ -31,7 +33,8 @@ class AccountedMean:
         clients: By what the sum is divided, where that is fixed; None for the number of replies.
         weights: ``equal``, or ``examples`` where updates weigh by their numbers of examples.
         clipped_by: ``server``, or ``clients`` where their replies are clipped already.
-        server_rate: By what the noisy mean is multiplied.
+        server_rate: By what the noisy mean is multiplied. None where that may be any number, in
+            every round another one: then noise is compared with the mean that was released.
         noise: Correlated noise that is declared, as of ``conformance.whitening.Whitening``.
         without: Patterns of names of arrays that are neither clipped nor released with noise.
 
@@ -45,7 +48,7 @@ class AccountedMean:
     clients: int | None = None
     weights: Literal["equal", "examples"] = "equal"
     clipped_by: Literal["server", "clients"] = "server"
-    server_rate: float = 1.0
+    server_rate: float | None = None
     noise: Any = None
     without: Sequence[str] = ()
 
@@ -53,7 +56,7 @@ class AccountedMean:
         _validate.at_least(0, noise_multiplier=self.noise_multiplier)
         norms = self.clip_norm
         named = dict(norms) if isinstance(norms, Mapping) else {"clip_norm": norms}
-        _validate.positive(server_rate=self.server_rate, **named)
+        _validate.positive(server_rate=self.rate, **named)
         if self.clients is not None:
             _validate.whole(1, clients=self.clients)
         for name, choices in (
@@ -65,6 +68,11 @@ class AccountedMean:
                     f"Expected {name} to be one of {', '.join(choices)}, "
                     f"got {getattr(self, name)!r}."
                 )
+
+    @property
+    def rate(self) -> float:
+        """By what the noisy mean is multiplied, as far as that is declared."""
+        return 1.0 if self.server_rate is None else self.server_rate
 
     @property
     def norm(self) -> float:
@@ -192,20 +200,42 @@ class RoundSums:
         divisor = own.clients or self.replies
         share = self._most / self._examples if by_examples else 1 / divisor
         self.unit = own.noise_multiplier * own.norm * share
-        if self._spacing > _COARSE * self.unit * own.server_rate:
+        if self._spacing > _COARSE * self.unit * own.rate:
             return "weights are rounded to more than 1/256 of the accounted noise"
         self.mean = self._weighted / self._examples if by_examples else self._clipped / divisor
         self.raw = self._raw / divisor
         self.heavier = None
         if self._counted and self._usual is not None and not by_examples:
-            self.heavier = self._weighted / self._examples - self._heavy / divisor
+            # By the usual number, not that of this round: no weight is ever below the equal one.
+            self.heavier = (self._weighted / self._usual - self._heavy) / divisor
         shares = self.sample.examples / self._examples if by_examples else None
         self.sample.scale(shares if shares is not None else 1 / divisor, unit=self.unit)
         moved = {
             name: np.asarray(released[name], np.float64) - self._sent[name] for name in self._shapes
         }
-        self.residual = (self._join(moved) / own.server_rate - self.mean) / self.unit
+        self._moved = self._join(moved) / self.unit
+        self.residual = self.rescale(own.rate)
         return "" if np.isfinite(self.residual).all() else "what was released is not finite"
+
+    def rescale(self, rate: float) -> FloatArray:
+        """Return the residual, had the noisy mean been multiplied by a rate."""
+        return np.asarray(self._moved / rate - self.mean / self.unit)
+
+    def limit_rate(self, alpha: float) -> tuple[float, float] | None:
+        """Return limits of the rate by which the accounted noise was multiplied, or more.
+
+        Noise is measured beside all mixtures of updates, whatever was made of these. None where no
+        array is large enough for that.
+
+        Args:
+            alpha: Chance that a limit is wrong, each.
+        """
+        count, squares = self.sample.measure_beside(self._moved)
+        if not count:
+            return None
+        quantiles = 2 * scipy.special.gammaincinv(count / 2, [1 - alpha, alpha])
+        low, high = np.sqrt(squares / quantiles).tolist()
+        return low, max(high, _LEAST_RATE)
 
     @property
     def usual_examples(self) -> float | None:

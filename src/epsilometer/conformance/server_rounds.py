@@ -27,6 +27,7 @@ from epsilometer.conformance.guesses import GuessedNoise
 from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.round_sums import AccountedMean, Arrays, RoundSums
 from epsilometer.conformance.run_epsilon import bound_epsilon_of_run
+from epsilometer.conformance.undeclared_rates import UndeclaredRates
 from epsilometer.conformance.watch import StepWatch
 from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonLowerBound
@@ -38,6 +39,7 @@ _LESS = (
     "less of some updates was released than accounted for, so that residuals are not noise alone"
 )
 _AFTER = 0.02  # of the level, for noise that is looked at once that is known
+_RATE = 0.01  # of the level, for limits of a rate that is not declared
 _TOO_LARGE = "noise is correlated, and the model too large to whiten all of it"
 
 
@@ -87,6 +89,7 @@ class RoundWatch:
         self._replies, self._guessed = ReplyNorms(), GuessedNoise()  # neither errs by chance
         self._usual: float | None = None  # examples of a reply of the round before
         self._blurred = ""  # why residuals are not independent of the updates of a round
+        self._rates = UndeclaredRates()
         self._open: RoundSums | None = None
         self._skipped: dict[str, int] = {}
 
@@ -104,7 +107,7 @@ class RoundWatch:
         usual = self._usual if usual_examples is None else usual_examples
         self._open = RoundSums(sent, accounted, usual_examples=usual)
         if self._noise is None:
-            level = self._level * (0.5 - _AFTER)
+            level = self._level * (0.5 - _AFTER - 2 * _RATE)
             self._noise = StepWatch(level=level, noise=accounted.noise)
 
     def add(
@@ -159,13 +162,20 @@ class RoundWatch:
             return
         self.rounds += 1
         sigma = ended.accounted.noise_multiplier
+        self._usual = ended.usual_examples
+        alpha = self._level * _RATE / (self.rounds * (self.rounds + 1))
+        if self._rates.see(ended, alpha):  # another rate than 1: noise is looked at beside updates
+            self._replies.see(ended, self.rounds)
+            self._guessed.see(ended.split(ended.residual))
+            self._compare_means(ended)
+            self._see_replaced(ended, scale=self._rates.spread)
+            return
         white = self._noise.see(
             ended.split(ended.residual),
             noise_multiplier=sigma,
             rate=1.0 if same_client else None,
         )
         self._replies.see(ended, self.rounds)
-        self._usual = ended.usual_examples
         if white is None:
             self._blurred = _TOO_LARGE
             return
@@ -185,8 +195,12 @@ class RoundWatch:
         self._noise.distrust(_LESS)
         if ended.accounted.noise is not None:  # whitened residuals hold earlier rounds too
             return
+        self._see_replaced(ended)
+
+    def _see_replaced(self, ended: RoundSums, *, scale: float = 1.0) -> None:
+        """Check residuals with fresh noise in place of mixtures of updates, times a scale."""
         first, own = self._replaced is None, np.random.default_rng([self.rounds, 0, 0, 5])
-        found = ended.sample.replace_mixtures(ended.residual, own)
+        found = ended.sample.replace_mixtures(scale * ended.residual, own)
         places = [] if found is None else [place for place, _ in found]
         if found and (first or places == self._places):
             if self._replaced is None:
@@ -272,6 +286,7 @@ class RoundWatch:
         if self._replaced is not None:
             later = {check.name: check for check in self._replaced.finding().checks}
             checks = tuple(_choose_check(check, later.get(check.name)) for check in checks)
+        checks = self._rates.judge(checks, needed=self._multiple.needed)
         return ConformanceFinding(checks=checks, steps=self.rounds, level=self._level, bound=bound)
 
 

@@ -198,3 +198,24 @@ def _clip_smoothly(update: Arrays) -> Arrays:
     """Divide by C plus the norm: no update is ever longer than C."""
     norm = measure_norm(update)
     return {name: C * part / (C + norm) for name, part in update.items()}
+
+
+@program("EPS-1221", part="publish")
+def _take_half_a_step_without_saying_so(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
+    return {name: (mean[name] + noise[name]) / 2 for name in mean}
+
+
+@program("EPS-1222", part="publish")
+def _take_steps_that_decay(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
+    """Multiply the noisy mean by 3 · 0.7^round, which is not declared."""
+    rate = 3 * 0.7**server.round
+    return {name: rate * (mean[name] + noise[name]) for name in mean}
+
+
+@program("EPS-1223", part="average", scale=lambda server, replies: SIGMA * C / (replies - 15))
+def _average_fewer_replies(
+    server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
+) -> Arrays:
+    """Average without the last 15 replies, with noise for as many as are left."""
+    kept = updates[:-15]
+    return average(server, kept, np.full(len(kept), 1 / len(kept)))

@@ -442,6 +442,7 @@ class Planting:
             noise_multiplier=float(part.noise_multiplier),
             clip_norm=float(part.clipping_norm),
             clipped_by="clients" if clients else "server",
+            server_rate=1.0,  # noise is the last thing that they add
         )
 
     def check_kind(self) -> Iterator[Check]:

@@ -1,0 +1,79 @@
+"""Compare noise with the mean where a server may have multiplied both by an unknown rate.
+
+Multiplying a noisy mean takes nothing from its privacy. So where no rate is declared, noise below
+the accounted scale is a fault only if more of the mean was released than belongs to that noise.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from epsilometer.conformance.evidence_check import leave_untested
+from epsilometer.conformance.round_sums import RoundSums
+from epsilometer.core import judge
+from epsilometer.core.findings import Check
+
+_MOST = 16.0**2  # of one round, as bets on shifts are capped
+
+
+class UndeclaredRates:
+    """The rate of every round, by the noise that it shows.
+
+    Attributes:
+        spread: By what the upper limit of the latest round's rate exceeds the lower one.
+    """
+
+    def __init__(self) -> None:
+        self.spread = 1.0
+        self._below: list[float] = []  # measured rates of rounds with less noise than accounted
+        self._information = 0.0
+
+    def see(self, ended: RoundSums, alpha: float) -> bool:
+        """Take a round; return whether its rate is not 1, and put its residual at that rate.
+
+        Args:
+            ended: The round.
+            alpha: Chance that a limit of the rate is wrong, each.
+        """
+        own = ended.accounted
+        if own.server_rate is not None or own.noise is not None:  # which is one for all rounds
+            return False
+        limits = ended.limit_rate(alpha)
+        if limits is None:
+            return False
+        low, high = limits
+        if low <= 1 <= high:
+            return False
+        ended.residual = ended.rescale(high)
+        self.spread = high / low if low else 1.0
+        if high < 1:
+            self._below.append(high)
+            square = float(np.vdot(ended.mean, ended.mean)) / ended.unit**2
+            self._information += min(_MOST, (1 / high - 1) ** 2 * square)
+        return True
+
+    def judge(self, checks: Sequence[Check], *, needed: float) -> tuple[Check, ...]:
+        """Say of all checks what small noise means.
+
+        Args:
+            checks: As they stand.
+            needed: Squared length of a shift that could have been found.
+        """
+        every = tuple(checks)
+        if not self._below or any(check.outcome == judge.VIOLATED for check in every):
+            return every
+        rate = float(np.median(self._below))
+        seen = (
+            f"in {len(self._below)} rounds noise is {rate:.2g} of the accounted scale or less, "
+            "which is right where the noisy mean is multiplied by that"
+        )
+        if self._information < needed:
+            reason = f"{seen}; updates are too short to tell: declare server_rate"
+            return tuple(leave_untested(check.name, check.expected, reason) for check in every)
+        return tuple(
+            msgspec.structs.replace(check, outcome=judge.REMARK, seen=f"{seen}: so is the mean")
+            if check.name == "noise scale"
+            else check
+            for check in every
+        )

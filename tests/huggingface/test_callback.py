@@ -196,7 +196,8 @@ def test_completions_by_generate_are_the_likeliest_tokens_one_by_one() -> None:
         for parameter in module.parameters():
             parameter.mul_(6)  # so that no two tokens are about equally likely
     prompts = [
-        canary._replace(prompt=canary.prompt[place:]) for place, canary in enumerate(planted.canaries)
+        canary._replace(prompt=canary.prompt[place:])
+        for place, canary in enumerate(planted.canaries)
     ]
     said = em.CausalModel(module, tokenizer, batch_size=5).measure(prompts).completions
     plain = em.CausalModel(_Predicts(module), tokenizer, batch_size=5)

@@ -33,9 +33,7 @@ class CanaryAggregator(ModelAggregator):
         self._rng = np.random.default_rng()
         self._model = {"numpy_key": np.zeros(SHAPE)}  # as NumPy models are called
         self._updates: list[dict[str, np.ndarray]] = []
-        accounted = AccountedMean(
-            noise_multiplier=self._noise, clip_norm=1.0, server_rate=1.0
-        )
+        accounted = AccountedMean(noise_multiplier=self._noise, clip_norm=1.0, server_rate=1.0)
         self._watch = IterateWatch(
             self._model, clip_norm=1.0, canaries=canaries, accounted=accounted
         )

@@ -54,7 +54,7 @@ class CausalModel:
         self.tokenizer: TokenizerVocabulary = read_tokenizer(tokenizer)
         self._batch_size, self._completions = batch_size, completions
         self._named = _takes_mask(module)
-        self._generates = callable(getattr(module, "generate", None))
+        self._generator: Any = getattr(module, "generate", None)
 
     def measure(self, canaries: Sequence[Canary]) -> Measured:
         """Return ln p and rank of all tokens of secrets, and completions of prompts."""
@@ -152,7 +152,7 @@ class CausalModel:
         for rows in self._batches([self._split(canary) for canary in canaries]):
             prompts = [prompt for prompt, _ in rows]
             wanted = [min(_MOST_TOKENS, len(secret)) for _, secret in rows]
-            follow = self._generate if self._generates else self._grow
+            follow = self._generate if callable(self._generator) else self._grow
             said += [
                 self.tokenizer.decode(ids[:many])
                 for ids, many in zip(follow(prompts, max(wanted)), wanted, strict=True)
@@ -172,7 +172,7 @@ class CausalModel:
             mask[place, longest - len(row) :] = 1
         device = next(self._module.parameters()).device
         with self._evaluating(), torch.no_grad():
-            found = self._module.generate(
+            found = self._generator(
                 input_ids=ids.to(device),
                 attention_mask=mask.to(device),
                 max_new_tokens=count,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -21,9 +21,16 @@ from epsilometer.networks.devices import (
     one_thread,
     own_randomness,
 )
-from epsilometer.networks.many import Initial, Loss, ManyModels, per_example, try_models
+from epsilometer.networks.many import (
+    Initial,
+    Loss,
+    ManyModels,
+    per_example,
+    try_models,
+    use_precision,
+)
 from epsilometer.networks.optimizers import SGD, Optimizer
-from epsilometer.networks.trainer import Batches, Canaries, NoCanaries
+from epsilometer.networks.trainer import Batches, Canaries, NoCanaries, Precision
 from epsilometer.sampling.samplers import Sampler, Shuffle
 from epsilometer.types import BoolArray, FloatArray
 
@@ -148,6 +155,10 @@ class EnsembleDPSGD:
         initial: ``"fresh"``: each run draws its own first weights, as ``reset_parameters`` would;
             ``"given"``: all begin with the module's.
         device: ``"cpu"`` or ``"cuda"``.
+        precision: What products multiply: ``"float32"``, or rounded ``"tf32"`` (GPUs alone) or
+            ``"bfloat16"``. Weights, norms, sums, noise and optimizer stay in single precision; what
+            is seen along a single canary stays in double. A clipped gradient may then be longer
+            than C by as much as its norm is rounded, about one percent.
         path: ``"general"`` takes ``torch.func`` for everything, to compare.
     """
 
@@ -163,6 +174,7 @@ class EnsembleDPSGD:
     epochs: int = field(default=1, kw_only=True)
     initial: Initial = field(default="fresh", kw_only=True)
     device: str = field(default="cpu", kw_only=True)
+    precision: Precision = field(default="float32", kw_only=True)
     path: Path = field(default="auto", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -175,6 +187,7 @@ class EnsembleDPSGD:
             raise InvalidArgument(f"Expected initial 'fresh' or 'given', got {self.initial!r}.")
         if self.path not in ("auto", "general"):
             raise InvalidArgument(f"Expected path 'auto' or 'general', got {self.path!r}.")
+        check_precision(self.precision, self.device)
         if self.device != "cpu" and not torch.cuda.is_available():
             raise InvalidArgument(
                 f"Expected a CUDA device for {self.device!r}, torch sees none here."
@@ -220,7 +233,7 @@ class EnsembleDPSGD:
             rng=rng,
         )
         run = _Run(self, models, canaries, generator)
-        with torch.no_grad():
+        with torch.no_grad(), use_precision("float32"):
             for epoch in drawn:
                 batches = np.where(epoch >= 0, epoch + left_out, -1) if left_out else epoch
                 exact = torch.from_numpy(rng.standard_normal((batches.shape[1], self.runs)))
@@ -274,9 +287,13 @@ class EnsembleDPSGD:
     def _models(self, x: Tensor, y: Tensor) -> ManyModels:
         """Return models, on the fast path where it computes what the module does."""
         tried, whole = x[:_TRIED], self.path == "general"
-        few, whole = try_models(self.module, tried, device=self.device, whole=whole)
+        few, whole = try_models(
+            self.module, tried, device=self.device, whole=whole, precision=self.precision
+        )
         check_loss(self.loss, few.plain(tried), y)
-        return ManyModels(self.module, self.runs, device=self.device, whole=whole)
+        return ManyModels(
+            self.module, self.runs, device=self.device, whole=whole, precision=self.precision
+        )
 
 
 class _Run:
@@ -401,6 +418,18 @@ class _TorchBackend:
 
 
 TORCH = _TorchBackend()
+
+
+def check_precision(precision: Precision, device: str) -> None:
+    """Refuse what a device cannot do."""
+    if precision not in get_args(Precision):
+        names = ", ".join(get_args(Precision))
+        raise InvalidArgument(f"Expected a precision of {names}, got {precision!r}.")
+    if precision == "tf32" and device == "cpu":
+        raise InvalidArgument(
+            "Expected precision='float32' or 'bfloat16' on a CPU, got 'tf32', which GPUs alone "
+            "multiply."
+        )
 
 
 def check_labels(outputs: Tensor, least: int, most: int) -> None:

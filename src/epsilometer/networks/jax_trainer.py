@@ -20,7 +20,7 @@ from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.batches import draw_batches
 from epsilometer.networks.optimizers import SGD, Adam
-from epsilometer.networks.trainer import Batches, Canaries, NoCanaries
+from epsilometer.networks.trainer import Batches, Canaries, NoCanaries, Precision
 from epsilometer.sampling.samplers import Sampler, Shuffle
 from epsilometer.types import BoolArray, FloatArray
 
@@ -557,8 +557,15 @@ def _find_device(name: str) -> Any:
 class _JaxBackend:
     """JAX, as of :class:`~epsilometer.networks.trainer.Backend`."""
 
-    def make_trainer(self, module: JaxModel, loss: Any, **settings: Any) -> JaxDPSGD:
+    def make_trainer(
+        self, module: JaxModel, loss: Any, *, precision: Precision = "float32", **settings: Any
+    ) -> JaxDPSGD:
         """Return one training."""
+        if precision != "float32":
+            raise InvalidArgument(
+                f"Expected precision='float32' for a JaxModel, got {precision!r}. Other precisions "
+                "need a torch.nn.Module."
+            )
         if settings.get("optimizer") is None:
             settings["optimizer"] = _SGD
         return JaxDPSGD(module, cross_entropy if loss is None else loss, **settings)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.devices import as_numbers, as_tensor
 from epsilometer.networks.ensemble import check_labels, check_loss
-from epsilometer.networks.many import Loss, ManyModels, per_example, without_tf32
+from epsilometer.networks.many import Loss, ManyModels, per_example, use_precision
 from epsilometer.networks.optimizers import Optimizer
 from epsilometer.sampling.samplers import Shuffle
 from epsilometer.types import IntArray
@@ -283,7 +283,7 @@ class OneByOne:
         for batch in batches:
             self._load(flat[0])
             picked = torch.from_numpy(batch).to(flat.device)
-            with torch.enable_grad(), without_tf32():
+            with torch.enable_grad(), use_precision("float32"):
                 out = self._module(records.x[picked])
                 loss = self._loss(out, records.y[picked]).mean()
                 found = torch.autograd.grad(loss, self._own, allow_unused=True)

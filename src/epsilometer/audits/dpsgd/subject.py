@@ -34,7 +34,7 @@ from epsilometer.engine.request import Request
 from epsilometer.engine.runs import Program, RunsJob, check_until, share_confidence
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.trainer import Trainer, find_backend, name_backend
+from epsilometer.networks.trainer import Precision, Trainer, find_backend, name_backend
 from epsilometer.sampling.samplers import (
     Sampler,
     Shuffle,
@@ -89,6 +89,9 @@ class DPSGD:
         initial: Whether runs start from weights of their own, ``"fresh"``, or from the module's,
             ``"given"``.
         device: Where models are trained: ``"cpu"`` or ``"cuda"``.
+        precision: What products of the training multiply: ``"float32"``, or for speed on a GPU
+            ``"bfloat16"`` or ``"tf32"``; PyTorch alone. Noise and what is seen along the canary
+            gradient are not rounded.
         at_once: Models trained at once; by default as many as fit and are quickest. The random
             streams depend on it: what was used is in the provenance.
         title: What was audited, in words.
@@ -129,6 +132,7 @@ class DPSGD:
     canaries: int = 0
     initial: Initial = "fresh"
     device: str = "cpu"
+    precision: Precision = "float32"
     at_once: int | None = None
     title: str = "DP-SGD"
     source: Any = field(default=None, metadata=DATA)
@@ -301,6 +305,7 @@ def _make_training(
         epochs=subject.epochs,
         initial=subject.initial,
         device=subject.device,
+        precision=subject.precision,
     )
     if subject.adjacency == "add_remove":
         check_same_steps(training.sampler, batch_size=training.batch_size, records=len(features))

@@ -1,0 +1,99 @@
+"""Look at modules: what many models cannot be made of, and how a module is built."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from epsilometer.errors import InvalidArgument
+
+
+def check_module(module: nn.Module) -> None:
+    """Refuse modules of which many models cannot be trained privately."""
+    if not isinstance(module, nn.Module):
+        raise InvalidArgument(f"Expected a torch.nn.Module, got {type(module).__name__}.")
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            raise InvalidArgument(
+                f"Expected no batch normalisation, got {type(part).__name__} at {name!r}: it mixes "
+                "the examples of a batch, so that one record moves the gradients of all others and "
+                "clipping bounds nothing. Use GroupNorm or LayerNorm."
+            )
+        if any(
+            isinstance(own, nn.UninitializedParameter) for own in part.parameters(recurse=False)
+        ):
+            raise InvalidArgument(
+                f"Expected parameters with a shape, got {type(part).__name__} at {name!r}: "
+                "call the module once before."
+            )
+    devices = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
+    if len(devices) > 1:
+        raise InvalidArgument(
+            f"Expected all parameters on one device, got {', '.join(sorted(devices))}."
+        )
+    if devices == {"meta"}:
+        raise InvalidArgument(
+            "Expected parameters with values, got a module on the meta device: "
+            "give them memory with module.to_empty(device=...) and initialise them."
+        )
+    kinds = {parameter.dtype for parameter in module.parameters() if parameter.requires_grad}
+    if kinds - {torch.float32}:
+        raise InvalidArgument(
+            f"Expected parameters of torch.float32, got {', '.join(sorted(map(str, kinds)))}."
+        )
+
+
+def forbid_in_place(module: nn.Module) -> None:
+    """Forbid writing over outputs of layers, by which the loss is differentiated."""
+    for part in module.modules():
+        if getattr(part, "inplace", None) is True:
+            part.inplace = False  # type: ignore[assignment]
+
+
+@contextmanager
+def track_layers(module: nn.Module) -> Iterator[list[str]]:
+    """Return names of the layers that a call has entered and not left, the innermost last."""
+    inside: list[str] = []
+    handles = []
+    for name, part in module.named_modules():
+        said = f"{type(part).__name__} at {name!r}" if name else type(part).__name__
+        handles.append(part.register_forward_pre_hook(lambda *_, said=said: inside.append(said)))
+        handles.append(part.register_forward_hook(lambda *_: (inside.pop(), None)[1]))
+    try:
+        yield inside
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def quote_error(error: Exception) -> str:
+    """Return the first line of what an error says."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".") + "."
+
+
+def is_partly_frozen(module: nn.Module) -> bool:
+    """Tell whether some parameters are not trained."""
+    return not all(parameter.requires_grad for parameter in module.parameters())
+
+
+def uses_spreadable(module: nn.Module) -> bool:
+    """Tell whether parameters of its own, if any, broadcast over examples: ``(1, …)``, and no more.
+
+    One that says how they are drawn may draw them with those of its children.
+    """
+    own = [part for part in module.parameters(recurse=False) if part.requires_grad]
+    draws = hasattr(module, "reset_parameters") or hasattr(module, "_reset_parameters")
+    return not own or not (draws or any(part.ndim < 2 or part.shape[0] != 1 for part in own))
+
+
+def has_parameters(module: nn.Module) -> bool:
+    """Tell whether a module has parameters of its own, beside those of its children."""
+    return next(module.parameters(recurse=False), None) is not None
+
+
+def is_tied(module: nn.Module) -> bool:
+    """Tell whether a parameter is in two places."""
+    every = [id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False)]
+    return len(every) > len(set(every))

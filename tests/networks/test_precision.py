@@ -172,8 +172,8 @@ def test_the_precision_is_part_of_the_plan() -> None:
         )  # fmt: skip
         job = make_job(subject, Request(claim=em.Claim(1.0, delta=1e-5), delta=1e-5))
         plans.append(job.plan)
-    assert plans[0].fingerprint != plans[1].fingerprint
-    assert [plan.parameters["precision"] for plan in plans] == ["float32", "bfloat16"]
+    assert plans[0].hash != plans[1].hash
+    assert [plan.parameters["settings"]["precision"] for plan in plans] == ["float32", "bfloat16"]
 
 
 @pytest.mark.parametrize(("precision", "said"), [("half", "a precision of"), ("tf32", "on a CPU")])

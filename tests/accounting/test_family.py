@@ -20,9 +20,9 @@ from epsilometer.accounting.family import (
 )
 from epsilometer.errors import InvalidArgument
 from epsilometer.rules import RankGrid, RankSum
-from epsilometer.stats import likelihood_ratio, rank_sum, search, thresholds
+from epsilometer.stats import rank_sum, search, thresholds
 from epsilometer.stats.estimators import ranks
-from tests import oracles
+from tests import oracles, printed_ratios
 from tests.accounting.truths import one_step_epsilon
 from tests.calibration.poisson import play, scores_of_runs, scores_of_steps
 from tests.conftest import run_often
@@ -460,5 +460,5 @@ def test_bad_arguments_are_told(wrong: dict, told: str) -> None:
 
 def test_scores_of_runs_are_the_attack_of_the_package(rng: np.random.Generator) -> None:
     played = play(5, rate=0.3, noise=1.5, rng=rng)
-    by_hand = likelihood_ratio.poisson(played.inside[:, None, :], sigma=1.5, rate=0.3)
+    by_hand = printed_ratios.poisson(played.inside[:, None, :], sigma=1.5, rate=0.3)
     np.testing.assert_array_equal(scores_of_runs(played).inside, by_hand)

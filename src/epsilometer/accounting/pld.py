@@ -296,13 +296,6 @@ def poisson_noise(
     return math.exp(low + found)
 
 
-def full_batch_epsilon(*, noise_multiplier: float, steps: int, delta: float) -> float:
-    """Return the ε of DP gradient descent where every record takes part in every step."""
-    return poisson_epsilon(
-        noise_multiplier=noise_multiplier, sampling_rate=1.0, steps=steps, delta=delta
-    )
-
-
 def full_batch_noise(*, epsilon: float, delta: float, steps: int) -> float:
     """Return the least noise multiplier of full-batch DP gradient descent for (ε, δ)."""
     return poisson_noise(epsilon=epsilon, delta=delta, sampling_rate=1.0, steps=steps)

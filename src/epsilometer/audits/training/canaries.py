@@ -46,19 +46,6 @@ def random_record(features: ArrayLike, labels: ArrayLike, *, rng: np.random.Gene
     return Record(features=rows[chosen], label=int(classes[chosen]))
 
 
-def noise_record(features: ArrayLike, labels: ArrayLike, *, rng: np.random.Generator) -> Record:
-    """Return a record that means nothing: uniform noise within each feature's range, any class.
-
-    Args:
-        features: Of all records, shape ``(n, …)``; only their ranges are used.
-        labels: Their classes; each that occurs is as likely as any other.
-        rng: What draws.
-    """
-    rows, classes = check_records(features, labels)
-    noise = rng.uniform(rows.min(axis=0), rows.max(axis=0)).astype(rows.dtype)
-    return Record(features=noise, label=int(rng.choice(_find_classes(classes))))
-
-
 def highest_loss(features: ArrayLike, labels: ArrayLike, *, shadows: Any) -> Record:
     """Return the record that models trained without it find hardest: of the highest mean loss.
 
@@ -169,13 +156,6 @@ def mean_gradient(
         return total / len(shadows)
 
     return gradient
-
-
-def _find_classes(classes: IntArray) -> IntArray:
-    found = np.unique(classes)
-    if found.size < 2:
-        raise InvalidArgument(f"Expected labels of two classes or more, got only {found[0]}.")
-    return found
 
 
 def _is_model(value: Any) -> bool:

@@ -36,7 +36,7 @@ from epsilometer.stats.estimators.guesses import (
 )
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.guess_counts import count_right, count_right_pairs, pair_scores
-from epsilometer.stats.guess_looks import Game, compute_slope, find_epsilon, get_family
+from epsilometer.stats.guess_looks import Game, compute_slope, find_epsilon, get_family, is_refuted
 from epsilometer.stats.thresholds import AllRanks, Observed, ThresholdRule
 from epsilometer.stats.tie_orders import choose_order, count_orders, count_orders_of_pairs
 from epsilometer.types import FloatArray, IntArray
@@ -128,7 +128,7 @@ def _is_lost_to_delta(game: Game, alpha: float, right: IntArray, epsilon: float)
         return False
     without = replace(game, delta=0.0)
     value, _ = get_family(without, alpha).order(right)
-    return value > 0 and find_epsilon(without, alpha, value) > 2 * epsilon
+    return value > 0 and is_refuted(2 * epsilon, without, alpha=alpha, value=value)
 
 
 def _remark(lost: float) -> tuple[str, ...]:

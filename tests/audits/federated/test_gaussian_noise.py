@@ -1,4 +1,4 @@
-"""Noise that is known to be Gaussian: the mean of canaries decides, and errs as seldom as it says."""
+"""Where noise is Gaussian the mean of canaries decides, and errs as seldom as it says."""
 
 from typing import Any
 

@@ -164,7 +164,7 @@ def test_the_examples_of_other_frameworks(
     pytest.importorskip(name.split("_", maxsplit=1)[0])
     more = ["--out", str(tmp_path / "out")] if name == "nvflare_job" else []
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--share", share, *more]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
     assert f"Verdict: {verdict}." in done.stdout
 
 

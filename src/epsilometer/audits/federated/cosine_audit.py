@@ -1,10 +1,10 @@
 """Bound ε by the cosines of one run with its canaries; try that on the Gaussian mechanism."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import singledispatch
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -64,8 +64,8 @@ class Cosines:
     are samples of another statistic, whose law is not known.
 
     Guarantee: the bound exceeds the true ε in at most ``1 - confidence`` of audits, given
-        independent canaries. The law of the cosines does not matter. The verdict rests on this
-        bound alone.
+        independent canaries. The law of the cosines does not matter, but with
+        ``noise="gaussian"``. The verdict rests on this bound alone.
     Assumption: cosines are independent of each other: canaries are far fewer than dimensions,
         could not be foreseen, and δ is much smaller than 1/k. A noise level drawn once per run
         makes them dependent: such bounds were above the true ε in 9 % of audits at δ = 0.01, and 20
@@ -188,7 +188,7 @@ class GaussianMechanism:
 SUBJECTS = (Cosines, GaussianMechanism)
 
 
-@singledispatch
+@functools.singledispatch
 def run_audit(subject: Any, request: Request) -> Audit:
     """Bound ε by cosines, and judge the claim by it."""
     raise InvalidArgument(f"Expected cosines to audit, got {type(subject).__name__}.")
@@ -290,6 +290,8 @@ def measure_cosines(
     named: dict[str, Any] = {"rng": np.random.default_rng(seed), "subject": subject.title}
     reach = power = None
     of_space: dict[str, Any] = {"dimension": subject.dimension, **asked}
+    of_law = {"rounds": subject.rounds, "noise": subject.noise, **of_space}
+    decide = functools.partial(_decide, orthonormal=subject.orthonormal, **of_law)
     known_law = outside is None or subject.rounds > 1
     bounds, own = [], []
     # The null law is known: even quantiles of it stand for canaries that took no part.
@@ -297,9 +299,8 @@ def measure_cosines(
     null = cosine_quantile(even, subject.dimension)
     scores = Scores(inside, null if outside is None else outside)
     if known_law:
-        of_law = {"rounds": subject.rounds, "noise": subject.noise, **of_space}
-        bounds = _bound_one_sample(inside, subject, of_law, of_space)
-        reach = _decide(np.ones(inside.size), **of_law)[0].epsilon
+        bounds = [*decide(inside), *_show_one_sample(inside, subject, of_space)]
+        reach = decide(np.ones(inside.size))[0].epsilon
         if claim is not None:
             power = compute_cosine_power(claim.epsilon, canaries=inside.size, **of_law)
     if outside is not None:
@@ -325,7 +326,7 @@ def measure_cosines(
         if not known_law:
             return epsilon_lower_bound(part, seed=seed, **asked).epsilon
         assert isinstance(part, Scores)  # reach and power, which count scores, are known here
-        return _decide(part.inside, **of_law)[0].epsilon
+        return decide(part.inside)[0].epsilon
 
     stated = adjacency if claim is None or claim.adjacency == "unstated" else claim.adjacency
     crowded = _word_crowd(inside.size, subject.dimension, delta)
@@ -442,11 +443,11 @@ def _decide(
     return sorted(bounds, key=lambda bound: -bound.epsilon)
 
 
-def _bound_one_sample(
-    inside: FloatArray, subject: Cosines, of_law: dict[str, Any], of_space: dict[str, Any]
+def _show_one_sample(
+    inside: FloatArray, subject: Cosines, of_space: dict[str, Any]
 ) -> list[EpsilonLowerBound]:
-    bounds = _decide(inside, orthonormal=subject.orthonormal, **of_law)
-    bounds.append(cosine_bound(inside, rule="quantiles", rounds=subject.rounds, **of_space))
+    """Return bounds that decide nothing."""
+    bounds = [cosine_bound(inside, rule="quantiles", rounds=subject.rounds, **of_space)]
     if subject.rounds > 1:
         return bounds
     if subject.participation == "equal" and subject.noise == "unknown":

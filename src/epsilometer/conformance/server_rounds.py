@@ -40,6 +40,7 @@ _LESS = (
 )
 _AFTER = 0.02  # of the level, for noise that is looked at once that is known
 _RATE = 0.01  # of the level, for limits of a rate that is not declared
+_SKIPPED = "all rounds"  # name of the check that says which were left out
 _TOO_LARGE = "noise is correlated, and the model too large to whiten all of it"
 
 
@@ -261,7 +262,7 @@ class RoundWatch:
         """
         reasons = tuple(
             leave_untested(
-                "all rounds" if place == 0 else f"all rounds ({place + 1})",
+                _SKIPPED if place == 0 else f"{_SKIPPED} ({place + 1})",
                 f"every round releases {_RELEASE}",
                 f"{_count(number)} left out: {reason}",
             )
@@ -288,6 +289,14 @@ class RoundWatch:
             checks = tuple(_choose_check(check, later.get(check.name)) for check in checks)
         checks = self._rates.judge(checks, needed=self._multiple.needed)
         return ConformanceFinding(checks=checks, steps=self.rounds, level=self._level, bound=bound)
+
+
+def has_gaussian_noise(finding: ConformanceFinding) -> bool:
+    """Tell whether all rounds were checked, and their noise is Gaussian as far as that shows."""
+    outcomes = {check.name: check.outcome for check in finding.checks}
+    checked = all(not name.startswith(_SKIPPED) for name in outcomes)
+    gaussian = outcomes.get("noise shape") == judge.CONFORMS
+    return checked and gaussian and finding.verdict == judge.CONFORMS
 
 
 def _choose_check(raw: Check, replaced: Check | None) -> Check:

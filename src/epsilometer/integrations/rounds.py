@@ -21,7 +21,7 @@ from epsilometer.audits.federated.iterates import (
 from epsilometer.audits.federated.subject import measure_iterates
 from epsilometer.audits.federated.whitened import make_whitened
 from epsilometer.conformance.round_sums import AccountedMean
-from epsilometer.conformance.server_rounds import RoundWatch
+from epsilometer.conformance.server_rounds import RoundWatch, has_gaussian_noise
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim, as_claim
 from epsilometer.engine.environment import versions
@@ -215,19 +215,20 @@ class IterateWatch:
         knowledge: Literal["hidden", "known"] = "hidden" if self._sampled else "known"
         title = f"federated rounds, {self._canaries:,} canaries"
         bound, left = self._rounds.share_confidence(confidence, delta=at)
+        found = None if self._accounted is None else self._rounds.finding(bound=bound)
         views = measure_iterates(
             self._watch.summarise(),
             dataclasses.replace(request, claim=filled, confidence=left),
             dimension=self._layout.size,
             participation=knowledge,
+            noise="gaussian" if found and has_gaussian_noise(found) else "unknown",
             subject=title,
             caveats=tuple(self._cost.describe()),
         )
-        checks = () if self._accounted is None else (self._rounds.finding(bound=bound),)
         return Audit(
             subject=title,
             claim=filled,
-            findings=(*views, *checks),
+            findings=views if found is None else (*views, found),
             provenance=Provenance(
                 subject="rounds",
                 settings={

@@ -13,7 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.federated.cosine_audit import Cosines, make_reference, measure_cosines
+from epsilometer.audits.federated.cosine_audit import (
+    Cosines,
+    Noise,
+    make_reference,
+    measure_cosines,
+)
 from epsilometer.audits.federated.directions import Family, make_directions
 from epsilometer.audits.federated.iterates import IterateSummary
 from epsilometer.audits.federated.simulation import FederatedTraining
@@ -305,6 +310,7 @@ def measure_iterates(
     *,
     dimension: int,
     participation: Knowledge = "hidden",
+    noise: Noise = "unknown",
     single: FloatArray | None = None,
     subject: str = "one federated run",
     caveats: Sequence[str] = (),
@@ -328,6 +334,8 @@ def measure_iterates(
         request: Claim, δ, seed of resampling, and one-sided confidence of all bounds together.
         dimension: Of their space.
         participation: ``hidden``, ``known``, or ``unseen`` where nobody counted who took part.
+        noise: ``"gaussian"`` if that of every round was found to be: then the mean of the cosines
+            decides too, in the view of all rounds whose participants are known.
         single: Cosines of canaries with one reply of their own client each, for who sees replies.
         subject: What was audited, in words.
         caveats: What a reader must know before quoting a bound.
@@ -362,6 +370,8 @@ def measure_iterates(
         request = dataclasses.replace(request, confidence=share)
     knows = ", and knows the clients' updates" if summary.informed else ""
     informed = {"all rounds": knows, "final model": knows if summary.rounds == 1 else ""}
+    every_round = "all rounds" if summary.rounds > 1 else "final model"
+    exposed = every_round if participation == "known" and matched is not None else None
     findings = []
     for name, view, inside, outside in views:
         with warnings.catch_warnings(record=True) as caught:
@@ -374,6 +384,7 @@ def measure_iterates(
                     rounds=1 if outside is None else summary.rounds,
                     orthonormal=summary.orthonormal,
                     participation="equal" if equal or inside is single else "unequal",
+                    noise=noise if name == exposed else "unknown",
                     title=f"{subject}, {summary.rounds:,} rounds: {name}",
                     adversary=f"sees {view}{_KNOWS[participation]}{informed.get(name, '')}",
                 ),

@@ -144,7 +144,7 @@ def test_allocation_lies_between_the_ends_of_pld_accounting(
     assert below <= found <= above
 
 
-# (noise, steps, lower end, upper end) of random-allocation 1.0.5 at δ = 1e-5, which finds ε to 0.001
+# (noise, steps, lower end, upper end) of random-allocation 1.0.5 at δ = 1e-5, to its 0.001 of ε.
 RANDOM_ALLOCATION = [
     (1.0, 100, 0.5810, 1.0298),
     (0.5, 100, 5.3975, 7.2179),

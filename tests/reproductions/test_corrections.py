@@ -30,16 +30,16 @@ def test_one_delta_gives_every_analytical_epsilon_of_emnist() -> None:
     def fits(delta: float) -> bool:
         return all(f"{gaussian_epsilon(z, delta):.1f}" == text for z, text in printed.items())
 
-    deltas = np.arange(7_600, 7_800) / 1e6
-    fitting = [delta for delta in deltas if fits(delta)]
-    assert (min(fitting), max(fitting)) == (0.007641, 0.007738)
-    assert len(fitting) == 98  # all between
+    assert fits(0.007641)
+    assert fits(0.007738)
+    assert not fits(0.007640)
+    assert not fits(0.007739)
     assert not fits(3383**-1.1)
     says("andrew2024", ", ".join(printed.values()), "[0.007641, 0.007738]")
 
 
 def test_the_variance_of_theorem_3_3_is_twice_what_is_printed(rng: np.random.Generator) -> None:
-    d, k, sigma, draws = 50, 100, 0.5, 20_000
+    d, k, sigma, draws = 50, 100, 0.5, 2_000
     pairs, noise, square = 2 * k * (k - 1) / d, 4 * k * sigma**2, 2 * sigma**4 * d
     right, printed = (pairs + noise + square) / d**2, (pairs / 2 + noise / 2 + square) / d**2
     found = []
@@ -51,7 +51,7 @@ def test_the_variance_of_theorem_3_3_is_twice_what_is_printed(rng: np.random.Gen
     # The variance of a variance, of about normal numbers; 5 of its standard deviations.
     assert np.var(found) == pytest.approx(right, rel=5 * math.sqrt(2 / draws) * 1.2)
     assert np.var(found) > 1.5 * printed
-    says("andrew2024", f"{right:.4f}", f"{printed:.4f}")
+    says("andrew2024", f"{right:.4f}, printed {printed:.4f}")
 
 
 def test_where_the_one_shot_lower_end_ends() -> None:
@@ -108,4 +108,6 @@ def test_how_often_propositions_6_4_and_6_5_are_exceeded() -> None:
     for proposition in ("6.4-posterior", "6.5-posterior-tight"):
         found = every[f"stability-search-prop{proposition}-all_y"]
         page = PAGES.joinpath("long2017.md").read_text("utf-8").replace("\n  ", " ")
-        assert f"{found['violations']} of {found['tested_records']:,}" in page.replace(" records", "")
+        assert f"{found['violations']} of {found['tested_records']:,}" in page.replace(
+            " records", ""
+        )

@@ -526,7 +526,7 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         KNeighborsClassifier(),
         (IRIS[0], np.arange(150)),
         {"attacks": ("loss",)},
-        "no more classes than a shadow",
+        "no more classes than a shadow.*em.Regressor",
     ),
     "no estimator": (object(), IRIS, {}, "with fit and predict_proba"),
     "cannot be cloned": (Stubborn(), IRIS, {}, "can be cloned"),

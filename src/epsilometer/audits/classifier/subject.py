@@ -285,15 +285,15 @@ def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
     if classes > n // 2:
         raise InvalidArgument(
             f"Expected no more classes than a shadow has records, got {classes} classes of "
-            f"{n} records. If y is a number, cut it into classes first."
+            f"{n} records. If y is a number, audit it as em.Regressor, epsilometer regressor."
         )
     size = count_bytes(classes, n, subject.shadows)
     if subject.attack_names and size > MOST_BYTES:
         raise InvalidArgument(
             f"Expected predictions of all shadows to fit into {MOST_BYTES >> 30} GiB, "
             f"{subject.shadows} of {n:,} records and {classes:,} classes need "
-            f"{size / 2**30:.1f}. Take fewer shadows, or no attacks, or cut a label that is a "
-            "number into classes."
+            f"{size / 2**30:.1f}. Take fewer shadows, or no attacks. If y is a number, audit "
+            "it as em.Regressor, epsilometer regressor."
         )
     shape: tuple[int, ...] = getattr(subject.X, "shape", ())
     for name in ("feature_names", "categorical"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from epsilometer import InProcess
+from epsilometer.audits.classifier.leave_one_out import scaling
 from epsilometer.audits.classifier.leave_one_out.families import find_scaled
 from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
 from epsilometer.audits.classifier.leave_one_out.scaling import Peeled, peel_scaling
@@ -65,6 +66,10 @@ STEPS = {
             remainder="passthrough",
         ),
     ),
+    "columns, then scaled": (
+        make_column_transformer((SimpleImputer(), [1]), remainder="passthrough"),
+        StandardScaler(),
+    ),
 }
 
 
@@ -103,7 +108,7 @@ def test_records_leave_scaling_as_in_refits(model: str, steps: str) -> None:
 
 
 def draw_table() -> pd.DataFrame:
-    age = np.repeat([20.0, 30.0, 40.0], N // 3)  # whose median no one moves
+    age = np.repeat([20.0, 30.0, 40.0], N // 3)
     age[3] = np.nan
     return pd.DataFrame(
         {
@@ -115,14 +120,13 @@ def draw_table() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("encoder", [OneHotEncoder(handle_unknown="ignore"), None])
-def test_who_changes_categories_or_fills_gaps_is_fitted_again(encoder: Any) -> None:
-    """One town has one person; nobody moves the median that fills a gap, one could the mean."""
+def test_who_changes_categories_is_fitted_again(encoder: Any) -> None:
+    """One town has one person."""
     table = draw_table()
     known = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
-    fill = SimpleImputer(strategy="median")
     estimator = make_pipeline(
         make_column_transformer(
-            (make_pipeline(fill, StandardScaler()), ["age", "income"]),
+            (make_pipeline(SimpleImputer(), StandardScaler()), ["age", "income"]),
             (known if encoder is None else encoder, ["town"]),
         ),
         LogisticRegression(tol=1e-12, solver="newton-cholesky"),
@@ -131,8 +135,61 @@ def test_who_changes_categories_or_fills_gaps_is_fitted_again(encoder: Any) -> N
     assert peeled is not None
     assert np.flatnonzero(peeled.changed).tolist() == [5]
     assert_exact(estimator, table, Y, [*range(8), 30, 59], refitted=1)
-    fill.set_params(strategy="mean")
-    assert peel_scaling(clone(estimator), table) is None
+
+
+FILLINGS = {"median": [0, 2], "mean": [1, 3, 4], "most_frequent": [1, 3, 4]}
+
+
+def draw_gaps() -> Any:
+    """Columns of many and of few values with gaps; some people lack several."""
+    rng = np.random.default_rng(8)
+    table = np.c_[rng.normal(size=N), rng.integers(3, size=N), 1e3 * rng.normal(size=N), Y, X[:, 0]]
+    table[7, 0] = 1e6  # an outlier is in no sum but its own
+    table[:, 3] = np.r_[np.repeat([4.0, 9.0], N // 2 - 2), 4.0, 4.0, 9.0, 9.0]  # equally common
+    table[[3, 8, 20], 0], table[[3, 30], 1] = np.nan, np.nan
+    table[[8, 41], 2], table[[3, 50], 3] = np.nan, np.nan
+    return table
+
+
+@pytest.mark.parametrize("strategy", FILLINGS)
+@pytest.mark.parametrize("model", ["naive Bayes", "logistic", "ridge", "neighbours"])
+@pytest.mark.in_turn(3)
+def test_whoever_leaves_changes_what_fills_gaps(model: str, strategy: str) -> None:
+    table = draw_gaps()[:, FILLINGS[strategy]]
+    estimator = make_pipeline(SimpleImputer(strategy=strategy), StandardScaler(), MODELS[model])
+    peeled = peel_scaling(estimator, table)
+    assert peeled is not None
+    assert np.unique(peeled.filling).size > 1
+    assert_exact(estimator, table, Y, [*range(12), 20, 30, 41, 50, 59])
+
+
+def test_words_that_fill_gaps() -> None:
+    """Who is one of the commonest may change them; who alone has a word is fitted again."""
+    town = np.where(np.arange(N) % 2, "a", "b").astype(object)  # 28, and 29
+    town[[2, 9]], town[5] = np.nan, "elsewhere"
+    table = draw_table().assign(town=town)
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    names = make_pipeline(SimpleImputer(strategy="most_frequent"), encoder)
+    estimator = make_pipeline(
+        make_column_transformer((names, ["town"]), (StandardScaler(), ["income"])),
+        LogisticRegression(tol=1e-12, solver="newton-cholesky"),
+    )
+    assert_exact(estimator, table, Y, [*range(12), 20, 30, 59], refitted=1)
+
+
+def test_fillings_that_are_held_fixed_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hold(fills: Any) -> Any:
+        return np.zeros(len(fills) - 1, np.int64), np.zeros(len(fills) - 1, bool)
+
+    monkeypatch.setattr(scaling, "_group_fillings", hold)
+    estimator = make_pipeline(SimpleImputer(strategy="median"), StandardScaler(), GaussianNB())
+    with pytest.raises(AssertionError, match="Not equal"):
+        assert_exact(estimator, draw_gaps()[:, [0, 2]], Y, range(10))
+
+
+def test_means_that_fill_gaps_in_many_ways_are_refitted() -> None:
+    estimator = make_pipeline(SimpleImputer(), GaussianNB())
+    assert peel_scaling(estimator, draw_gaps()[:, [0, 2]]) is None
 
 
 def test_what_is_not_known_is_refitted() -> None:

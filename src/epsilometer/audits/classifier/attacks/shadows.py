@@ -306,7 +306,8 @@ def shadow_pool(
     if classes.size > n // 2:
         raise InvalidArgument(
             f"Expected no more classes than a shadow has records, got {classes.size} classes and "
-            f"shadows of {n // 2}. If y is a number, cut it into classes first."
+            f"shadows of {n // 2}. If y is a number, audit it as em.Regressor, "
+            "epsilometer regressor."
         )
     if not hasattr(estimator, "fit") and (is_module(estimator) or not callable(estimator)):
         raise InvalidArgument(

@@ -173,8 +173,16 @@ def family_of(estimator: Any) -> Family | None:
     return FAMILIES.get(identify(estimator))
 
 
-def find_scaled(estimator: Any, X: Any, y: Any) -> tuple[Family, Peeled] | None:  # noqa: N803
+def find_scaled(
+    estimator: Any,
+    X: Any,  # noqa: N803
+    y: Any,
+    *,
+    without: int | None = None,
+) -> tuple[Family, Peeled] | None:
     """Return the family at the end of a pipeline, where records leave its preprocessing exactly.
+
+    Gaps are filled as they are without a record, if one is named.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -189,7 +197,7 @@ def find_scaled(estimator: Any, X: Any, y: Any) -> tuple[Family, Peeled] | None:
     family = family_of(steps[-1][1]) if isinstance(steps, list) and steps else None
     if family is None or family.fit_scaled is None:
         return None
-    peeled = peel_scaling(estimator, X)
+    peeled = peel_scaling(estimator, X, without=without)
     if peeled is None or family.refuses_scaled(peeled.last, peeled):
         return None
     if family.refuses(peeled.last, peeled.scaled, y) is not None:

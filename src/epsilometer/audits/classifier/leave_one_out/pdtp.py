@@ -161,12 +161,9 @@ def pdtp(
         path, caveats = fitted.path, fitted.caveats
     else:
         at = comparison.features if records is None else take_rows(comparison.features, chosen)
-        full, without, null = model.log_proba(at), model.own(chosen), None  # of all but a few
+        full, null = model.log_proba(at), None
+        full, without = comparison.leave_out(model, full)
         path, caveats = "", ()
-        again = np.flatnonzero(comparison.changed[chosen])
-        if again.size:
-            fitted = comparison.refit_pipeline(chosen[again])
-            full[again], without[again] = fitted.full, fitted.without
         silent = np.isnan(full).any(axis=1)
         if silent.any():
             raise InvalidArgument(
@@ -276,6 +273,7 @@ class _Comparison:
         self.model: Removable | None = None
         self.whole = estimator, X
         self.changed = np.zeros(self.of, bool)  # records that are refitted although others are not
+        self.filling = np.zeros(self.of, np.int64)  # how gaps are filled without each record
         family = family_of(inner.estimator)
         refused = family and family.refuses(inner.estimator, inner.features, y)
         if family and refused is None:
@@ -297,15 +295,32 @@ class _Comparison:
         self.model = family.fit_scaled(peeled.last, peeled, y)
         self.whole, self.features = (estimator, X), peeled.features
         self.changed = peeled.changed | (np.bincount(self.codes)[self.codes] == 1)
+        self.filling = peeled.filling
         refitted = np.flatnonzero(self.changed[self.records])
         self.path = f"exact: {family.name}{describe_steps(peeled, refitted)}"
         self.caveats = (*self.caveats, *self.model.caveats)
 
-    def refit_pipeline(self, records: IntArray) -> LeaveOneOut:
-        """Fit a whole pipeline once per record without it, of which others leave it exactly."""
-        estimator, X = self.whole  # noqa: N806
-        options = {**self.refit_options, "directory": None}
-        return refit(estimator, X, records=records, **options)
+    def leave_out(self, model: Removable, full: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return ln p of records with and without them; a few change what precedes the model."""
+        (estimator, X), y = self.whole, self.refit_options["y"]  # noqa: N806
+        without, again = np.empty_like(full), self.changed[self.records]
+        filling = np.where(again, -1, self.filling[self.records])
+        for way in np.unique(filling[~again]).tolist():
+            some = np.flatnonzero(filling == way)
+            records, own = self.records[some], model
+            if way:  # without these, gaps are filled otherwise than with all
+                found = find_scaled(estimator, X, y, without=int(records[0]))
+                if found is None or found[0].fit_scaled is None:
+                    again[some] = True
+                    continue
+                own = found[0].fit_scaled(found[1].last, found[1], y)
+                again[some] = found[1].changed[records]
+            without[some] = own.own(records)
+        if again.any():  # a whole pipeline once per record
+            options = {**self.refit_options, "directory": None}
+            fitted = refit(estimator, X, records=self.records[again], **options)
+            full[again], without[again] = fitted.full, fitted.without
+        return full, without
 
     def refit(self, queries: Any = None) -> LeaveOneOut:
         """Fit once per record without it."""

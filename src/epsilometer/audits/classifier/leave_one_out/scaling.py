@@ -1,8 +1,9 @@
 """Leave records out of a pipeline's preprocessing without fitting it again.
 
 A scaler divides each column by a number that changes with every record, in closed form. Encoders
-and imputers change with few records: those that alone have a category, or that move a statistic by
-which gaps are filled. These few are fitted again, all others are exact.
+change with few records, those that alone have a category: these few are fitted again. Gaps are
+filled by one of a few values, whoever leaves (a median moves up or down): records are left out of
+one model for each, or fitted again where values are many.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _MOST_CELLS = 1 << 27  # of a table that is kept without scaling
 _MOST_CHANGED = 0.1  # share of records that are fitted again
+_MOST_FILLINGS = 32  # models that differ in what fills gaps
 _CONSTANT = 1e-9  # of a column's spread: below it scikit-learn may take it for constant
 
 
@@ -35,6 +37,8 @@ class Peeled:
         spread: By what it divides, with all records.
         scalers: The columns of each scaler, and the scaler.
         changed: Records without which preprocessing changes in another way.
+        filling: Of each record, which of the ways to fill gaps is that without it; 0 is that with
+            all records, in which the features here are filled.
         rotated: Whether the columns are rotated at the end.
         steps: Names of the steps.
     """
@@ -45,6 +49,7 @@ class Peeled:
     spread: FloatArray
     scalers: tuple[tuple[IntArray, Any], ...]
     changed: BoolArray
+    filling: IntArray
     rotated: bool
     steps: tuple[str, ...]
 
@@ -76,10 +81,12 @@ class Peeled:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Part:
-    """What some steps make of some columns."""
+    """What some steps make of some columns; gaps are filled without a record, if one is named."""
 
     table: Any
     changed: BoolArray
+    fills: FloatArray  # what fills each column with gaps without each record, and with all: (n + 1)
+    without: int | None = None
     scaler: Any = None
     pieces: tuple[tuple[int, Any], ...] = ()  # width and scaler of each, where they were joined
     rotated: bool = False
@@ -93,8 +100,15 @@ class _Part:
         return any(scaler is not None for _, scaler in self.scalers)
 
 
-def peel_scaling(estimator: Any, X: Any) -> Peeled | None:  # noqa: N803 - as in scikit-learn
+def peel_scaling(
+    estimator: Any,
+    X: Any,  # noqa: N803 - as in scikit-learn
+    *,
+    without: int | None = None,
+) -> Peeled | None:
     """Return a pipeline's last estimator and what reaches it but for scaling; None: not known here.
+
+    Gaps are filled as they are without a record, if one is named.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -110,15 +124,18 @@ def peel_scaling(estimator: Any, X: Any) -> Peeled | None:  # noqa: N803 - as in
     if len(getattr(X, "shape", ())) != 2:
         return None  # a list of texts, say
     *before, (_, last) = estimator.steps
-    nobody = np.zeros(count_rows(X), bool)
-    part: _Part | None = _Part(table=X, changed=nobody)
+    n = count_rows(X)
+    part: _Part | None = _Part(
+        table=X, changed=np.zeros(n, bool), fills=np.zeros((n + 1, 0)), without=without
+    )
     for _, step in before:
         part = None if part is None else _apply(step, part)
     if part is None or not _is_numeric(part.table):
         return None
     features = np.asarray(part.table, np.float64)
     centre, spread = np.zeros(features.shape[1]), np.ones(features.shape[1])
-    changed, scalers, start = part.changed.copy(), [], 0
+    filling, scattered = _group_fillings(part.fills)
+    changed, scalers, start = part.changed | scattered, [], 0
     for width, scaler in part.scalers:
         columns = np.arange(start, start + width)
         start += width
@@ -134,6 +151,7 @@ def peel_scaling(estimator: Any, X: Any) -> Peeled | None:  # noqa: N803 - as in
         spread=spread,
         scalers=tuple(scalers),
         changed=changed,
+        filling=filling,
         rotated=part.rotated,
         steps=tuple(type(step).__name__ for _, step in before),
     )
@@ -150,6 +168,18 @@ def peel_scaling(estimator: Any, X: Any) -> Peeled | None:  # noqa: N803 - as in
     if any(_has_no_range(peeled, columns) for columns, _ in scalers):
         return None
     return replace(peeled, changed=changed)
+
+
+def _group_fillings(fills: FloatArray) -> tuple[IntArray, BoolArray]:
+    """Return in which way gaps are filled without each record, and who shares it with too few."""
+    if not fills.shape[1]:
+        return np.zeros(len(fills) - 1, np.int64), np.zeros(len(fills) - 1, bool)
+    _, found, counts = np.unique(fills, axis=0, return_inverse=True, return_counts=True)
+    found = found.reshape(-1)
+    order = np.argsort(-counts, kind="stable")
+    order = np.r_[found[-1], order[order != found[-1]]]  # the way with all records is the first
+    places = np.argsort(order)[found[:-1]]
+    return places, places >= _MOST_FILLINGS
 
 
 def _has_no_range(peeled: Peeled, columns: IntArray) -> bool:
@@ -183,17 +213,22 @@ def _transform(step: Any, part: _Part, changed: BoolArray | None = None) -> _Par
     if part.is_scaled or part.rotated:
         return None
     table = clone_estimator(step).fit_transform(part.table)
+    return _put(table, part, part.changed if changed is None else part.changed | changed)
+
+
+def _put(table: Any, part: _Part, changed: BoolArray) -> _Part | None:
+    """Return a part with another table, if that is not too large."""
     if np.prod(table.shape) > _MOST_CELLS:
         return None
     table = table.toarray() if hasattr(table, "toarray") else table
-    return _Part(table=table, changed=part.changed if changed is None else part.changed | changed)
+    return replace(part, table=table, changed=changed, pieces=())
 
 
 def _scale(step: Any, part: _Part) -> _Part | None:
     clips = getattr(step, "clip", False) or getattr(step, "unit_variance", False)
     if part.is_scaled or part.rotated or clips or not _is_numeric(part.table):
         return None
-    return replace(part, table=np.asarray(part.table, np.float64), scaler=step)
+    return replace(part, table=np.asarray(part.table, np.float64), scaler=step, pieces=())
 
 
 def _run(step: Any, part: _Part) -> _Part | None:
@@ -214,15 +249,17 @@ def _join(step: Any, part: _Part) -> _Part | None:
             continue
         given = next((each for own, each, _ in step.transformers if own == name), step.remainder)
         table = _take_columns(part.table, columns)
-        found = None if table is None else _apply(given, _Part(table=table, changed=part.changed))
+        found = None if table is None else _apply(given, replace(part, table=table, pieces=()))
         if found is None or found.rotated or not _is_numeric(found.table):
             return None
         parts.append(found)
     if not parts:
         return None
-    return _Part(
+    return replace(
+        part,
         table=np.hstack([np.asarray(each.table, np.float64) for each in parts]),
         changed=np.any([each.changed for each in parts], axis=0),
+        fills=np.hstack([each.fills for each in parts]),
         pieces=tuple(piece for each in parts for piece in each.scalers),
     )
 
@@ -245,39 +282,68 @@ def _encode(step: Any, part: _Part) -> _Part | None:
 
 
 def _impute(step: Any, part: _Part) -> _Part | None:
-    """Fill gaps: who moves the statistic that fills them changes all that are filled."""
-    if part.is_scaled or step.add_indicator or not _is_numeric(part.table, gaps=True):
+    """Fill gaps by what fills them without the named record, or with all."""
+    counted = step.strategy in ("most_frequent", "constant")  # which words have, too
+    if part.is_scaled or part.rotated or step.add_indicator or hasattr(part.table, "tocsr"):
         return None
-    table = np.asarray(part.table, np.float64)
-    gaps = np.isnan(table)
     if not isinstance(step.missing_values, float) or not np.isnan(step.missing_values):
         return None
-    moved = np.zeros(len(table), bool)
-    if step.strategy != "constant":
-        for column in np.flatnonzero(gaps.any(axis=0)):
-            moved |= _find_moved(step.strategy, table[:, column])
-    return _transform(step, part, moved)
+    if not counted and (step.strategy not in _FILLS or not _is_numeric(part.table, gaps=True)):
+        return None
+    imputer, fills = clone_estimator(step).fit(part.table), [part.fills]
+    table = np.asarray(part.table, None if counted else np.float64)
+    for place in range(0 if step.strategy == "constant" else table.shape[1]):
+        column = table[:, place]
+        try:
+            gaps = np.not_equal(column, column).astype(bool)  # nan is not itself
+            values, codes = np.unique(column[~gaps], return_inverse=True)
+        except TypeError:  # values without an order
+            return None
+        if not gaps.any() or gaps.all():
+            continue
+        numbers = np.full(column.size, np.nan)
+        numbers[~gaps] = codes if counted else column[~gaps]
+        found = _FILLS[step.strategy](numbers)
+        fills.append(found[:, None])
+        if part.without is not None and not np.isnan(found[part.without]):
+            fill = found[part.without]
+            imputer.statistics_[place] = values[int(fill)] if counted else fill
+    put = _put(imputer.transform(part.table), part, part.changed)
+    return None if put is None else replace(put, fills=np.hstack(fills))
 
 
-def _find_moved(strategy: str, column: FloatArray) -> BoolArray:
-    """Tell which records change a column's median, mean or commonest value when they leave."""
+def _fill_by_mean(column: FloatArray) -> FloatArray:
+    """Return the mean without each value, and last that of all; a gap changes nothing."""
+    there = ~np.isnan(column)
+    values = np.sort(column[there])
+    found = np.full(column.size + 1, values.mean())
+    before, after = np.cumsum(values), np.cumsum(values[::-1])[::-1]  # a difference would round
+    ranks = np.searchsorted(values, column[there])  # the same of equal values
+    others = np.r_[0.0, before][ranks] + np.r_[after, 0.0][ranks + 1]
+    found[:-1][there] = others / (values.size - 1) if values.size > 1 else np.nan
+    return found
+
+
+def _fill_by_median(column: FloatArray) -> FloatArray:
+    """Return the median without each value, and last that of all."""
     there = ~np.isnan(column)
     values = column[there]
-    moved = np.ones(column.size, bool)
-    moved[~there] = False
-    if strategy == "median" and values.size > 2:
-        order = np.argsort(values, kind="stable")
-        ranks = np.argsort(order, kind="stable")
-        without = _quantile_without(values[order], ranks, 0.5)
-        moved[there] = without != np.median(values)
-    elif strategy == "most_frequent":
-        _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-        top, *others = np.sort(counts)[::-1].tolist()
-        if not others or top > others[0] + 1:
-            moved[:] = False  # one fewer is still the commonest
-        else:
-            moved[there] = counts[place.reshape(-1)] == top
-    return moved
+    found = np.full(column.size + 1, np.median(values))
+    order = np.argsort(values, kind="stable")
+    ranks = np.argsort(order)
+    found[:-1][there] = _quantile_without(values[order], ranks, 0.5) if values.size > 1 else np.nan
+    return found
+
+
+def _fill_by_commonest(column: FloatArray) -> FloatArray:
+    """Return the commonest value without each, and last that of all; of equals the smallest."""
+    values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
+    top = int(counts.argmax())
+    found = np.full(column.size + 1, values[top])
+    counts[top] -= 1
+    rest = values[counts.argmax()] if counts.any() else np.nan
+    found[:-1][column == values[top]] = rest
+    return found
 
 
 def _rotate(step: Any, part: _Part) -> _Part | None:
@@ -380,6 +446,11 @@ _SPREADS: dict[str, Callable[[Any, FloatArray, IntArray], FloatArray]] = {
     "sklearn.StandardScaler": _standard,
     "sklearn.MinMaxScaler": _min_max,
     "sklearn.RobustScaler": _robust,
+}
+_FILLS: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "mean": _fill_by_mean,
+    "median": _fill_by_median,
+    "most_frequent": _fill_by_commonest,
 }
 _KINDS: dict[str, Callable[[Any, _Part], _Part | None]] = {
     "sklearn.Pipeline": _run,

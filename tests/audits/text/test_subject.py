@@ -187,6 +187,45 @@ def test_a_model_of_torch_is_measured_as_by_hand() -> None:
     assert ord(measured.completions[0][0]) == int(logits.argmax())
 
 
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+def test_completions_are_the_likeliest_tokens_one_by_one(batch_size: int) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Embedding(128, 8), torch.nn.Linear(8, 128))
+    best = module(torch.arange(128)).argmax(1)
+
+    def follow(letter: str, count: int) -> str:
+        said = letter
+        for _ in range(count):
+            said += chr(int(best[ord(said[-1])]))
+        return said[1:]
+
+    def change(text: str, place: int) -> str:
+        return text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :]
+
+    whole = [follow(letter, 12) for letter in "abcdef"]
+    secrets = [*whole, *(change(text, 2 * place) for place, text in enumerate(whole)), "x"]
+    canaries = [
+        Canary("abcdef"[: 1 + place % 6], secret[: 12 - place % 3])
+        for place, secret in enumerate(secrets)
+    ]
+    canaries.append(Canary("a", follow("a", 80)))  # longer than what is completed
+    model = em.CausalModel(module, Letters(), batch_size=batch_size)
+    said = model.measure(canaries).completions
+    wanted = [follow(each.prompt[-1], min(64, len(each.secret))) for each in canaries]
+    assert list(said) == wanted
+    assert sum(one == each.secret for one, each in zip(said, canaries, strict=True)) >= 6
+
+
+def test_little_is_computed_beyond_the_tokens_of_canaries() -> None:
+    module = torch.nn.Sequential(torch.nn.Embedding(128, 8), torch.nn.Linear(8, 128))
+    places: list[int] = []
+    module.register_forward_hook(lambda _module, inputs, _said: places.append(inputs[0].numel()))
+    rng = np.random.default_rng(0)
+    canaries = [Canary("p" * int(length), "s") for length in rng.integers(1, 60, 400)]
+    em.CausalModel(module, Letters(), batch_size=32).measure(canaries)
+    assert sum(places) < 1.1 * sum(len(each.text) for each in canaries)
+
+
 def test_new_tokens_that_are_split_are_remarked_on() -> None:
     planted = plant(kind="new")
     pieces = Measured(log_probs=tuple(np.zeros(14) for _ in planted.canaries))

@@ -4,6 +4,7 @@ import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -187,11 +188,31 @@ def test_a_model_of_torch_is_measured_as_by_hand() -> None:
     assert ord(measured.completions[0][0]) == int(logits.argmax())
 
 
+class Completing(torch.nn.Sequential):
+    """Completes as models of transformers do: a text never ends before it is as long as asked."""
+
+    generation_config = SimpleNamespace(eos_token_id=[101, 50_256])  # one is in no vocabulary
+
+    def generate(self, *, input_ids: Any, max_new_tokens: int, **_: Any) -> Any:
+        for _step in range(max_new_tokens):
+            logits = self(input_ids[:, -1])
+            logits[:, 101] = -torch.inf
+            input_ids = torch.cat([input_ids, logits.argmax(1, keepdim=True)], 1)
+        return input_ids
+
+
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
-def test_completions_are_the_likeliest_tokens_one_by_one(batch_size: int) -> None:
+@pytest.mark.parametrize("kind", [torch.nn.Sequential, Completing])
+def test_completions_are_the_likeliest_tokens_one_by_one(kind: Any, batch_size: int) -> None:
     torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Embedding(128, 8), torch.nn.Linear(8, 128))
-    best = module(torch.arange(128)).argmax(1)
+    module = kind(torch.nn.Embedding(128, 8), torch.nn.Linear(8, 128))
+    with torch.no_grad():
+        module[1].bias[101] = 3.0  # the likeliest after many letters
+        logits = module(torch.arange(128))
+    assert (logits.argmax(1) == 101).sum() > 20
+    if kind is Completing:
+        logits[:, 101] = -torch.inf
+    best = logits.argmax(1)
 
     def follow(letter: str, count: int) -> str:
         said = letter

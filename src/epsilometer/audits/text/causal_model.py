@@ -127,7 +127,7 @@ class CausalModel:
         own = values.gather(1, token[:, None])
         found = (own - values.logsumexp(1, keepdim=True))[:, 0].double()
         rank = (values > own).sum(1).double()
-        values[:, self._ends] = -torch.inf
+        values[:, [each for each in self._ends if each < values.shape[1]]] = -torch.inf
         return tuple(each.cpu().numpy() for each in (found, rank, values.argmax(1)))
 
     def _predict(self, rows: Sequence[list[int]]) -> Any:
@@ -219,7 +219,7 @@ class CausalModel:
 def _list_ends(module: Any) -> list[int]:
     """Return the tokens that end a text for ``generate``, which no completion has."""
     found = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
-    return [] if found is None else np.atleast_1d(found).tolist()
+    return [] if found is None or not hasattr(module, "generate") else np.atleast_1d(found).tolist()
 
 
 def _takes_mask(module: Any) -> bool:

@@ -37,6 +37,9 @@ forward and backward passes without DP, where it is cheapest. CPU seconds, of on
 
 {table}
 
+Canaries are measured {count} at once. With 1,000 at once, as on the GPU, completions cost less, and
+code that does not sort canaries by length fills up more.
+
 A CPU is kept busy by the products of matrices alone. A GPU also waits for what launches them: there
 the shares are larger, and only a run of `benchmarks/llm.py train` tells them.
 """
@@ -103,6 +106,7 @@ def compare(data: list[str], before: Path | None) -> None:
         canaries=COUNT * kinds,
         steps=llm.STEPS,
         rate=llm.RATE,
+        count=COUNT,
         table=head + "\n".join(rows),
     )
     write_page(HERE / "llm_cost.md", page)

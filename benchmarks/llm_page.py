@@ -69,8 +69,8 @@ pays for what a GPU does once. Scoring takes as long however long training is.
 """
 
 _OLDER = """ These runs are older than
-the code that scores canaries of one length together: [on a CPU](../benchmarks/llm_cost.md) that
-costs less; a GPU has not measured it yet."""
+the code that scores canaries of one length together. [On a CPU](../benchmarks/llm_cost.md) it takes
+three quarters of the time; it has not run on a GPU."""
 
 
 def write_llm_page(out: Path) -> None:

@@ -63,10 +63,14 @@ median exposure in bits.
 Scoring {canaries:,} canaries on the final model and on its reference, completions included, beside
 the seconds of training. The last column is for {count:,} canaries, one kind. The first run also
 pays for what a GPU does once. Scoring takes as long however long training is.
-{aim}
+{aim}{older}
 
 {cost}
 """
+
+_OLDER = """ These runs are older than
+the code that scores canaries of one length together. [On a CPU](../benchmarks/llm_cost.md) it takes
+three quarters of the time; it has not run on a GPU."""
 
 
 def write_llm_page(out: Path) -> None:
@@ -119,6 +123,7 @@ def write_llm_page(out: Path) -> None:
         ),
         canaries=len(plain["canaries"]),
         aim=_compare_aim(plain),
+        older="" if plain.get("sorted") else _OLDER,
         cost=_tabulate(
             ["run", "training, s", "audit, s", "share", "of one kind"],
             [(_name_run(run), *_compute_cost(plain, run)) for run in plain["runs"]],

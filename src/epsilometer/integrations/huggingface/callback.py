@@ -124,7 +124,7 @@ class PrivacyAudit(TrainerCallback):
             self._claim, delta=self._delta, confidence=self._confidence, views=views
         )
         _log.warning("epsilometer: %s", forecast)  # a forecast after training is worth nothing
-        model = self._wrap(parts)
+        model = self._wrap(parts, completions=False)  # only the trained model's are read
         self._refuse_split_tokens(model)
         self._reference = model.measure(self._planted.canaries)
 
@@ -186,14 +186,16 @@ class PrivacyAudit(TrainerCallback):
         checks: tuple[Check, ...] = finding.checks
         return finding if checks else None
 
-    def _wrap(self, parts: dict[str, Any]) -> CausalModel:
+    def _wrap(self, parts: dict[str, Any], *, completions: bool = True) -> CausalModel:
         tokenizer = self._tokenizer or parts.get("processing_class")
         if tokenizer is None:
             raise InvalidArgument(
                 "Expected a tokenizer, got none. Give tokenizer=, or processing_class= of the "
                 "Trainer."
             )
-        return CausalModel(parts["model"], tokenizer, batch_size=self._batch_size)
+        return CausalModel(
+            parts["model"], tokenizer, batch_size=self._batch_size, completions=completions
+        )
 
     def _refuse_split_tokens(self, model: CausalModel) -> None:
         """Refuse to train where new tokens are not in the vocabulary: they would prove little."""

@@ -2,7 +2,7 @@
 
     python benchmarks/transformer.py    # CPU seconds of one thread; a GPU: benchmarks/gpu.py
 
-Words, places, four layers of attention, two classes: a million parameters, 128 words a record.
+Words, places, four layers of attention, two classes: a million parameters, 128 words per record.
 """
 
 import os
@@ -34,7 +34,7 @@ _TAKES = choose_size(3, 1)
 _TEXT = """# Small transformers
 
 Written by `python benchmarks/transformer.py`; do not edit. DP-SGD of `nn.TransformerEncoder`,
-{size:,} parameters, {places} words a record, batches of {batch}: seconds of CPU per step of one
+{size:,} parameters, {places} words per record, batches of {batch}: seconds of CPU per step of one
 model, one thread, the best of {takes} in turns. *Memory* is what a process of its own grew by in
 its first step.
 

@@ -345,7 +345,9 @@ class _Run:
             sums = models.sums.zero_()
         else:
             own = _fill_places(batch, keep, x.shape[0] - 1)
-            sums = models.sum_clipped(x[own], y[own], loss=self.loss, clip=how.clip_norm, keep=keep)
+            sums = models.sum_clipped(
+                _take(x, own), _take(y, own), loss=self.loss, clip=how.clip_norm, keep=keep
+            )
         if self.directions.shape[0] == 1:
             self._add_exact(sums, amounts, exact)
         else:
@@ -484,6 +486,11 @@ def _fill_places(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
     first = keep.to(torch.uint8).argmax(1, keepdim=True)
     instead = torch.where(keep.gather(1, first), batch.gather(1, first), spare)
     return torch.where(keep, batch, instead)
+
+
+def _take(records: Tensor, which: Tensor) -> Tensor:
+    """Return records by number; whole rows are copied, which is quicker than ``[]``."""
+    return records.index_select(0, which.flatten()).unflatten(0, which.shape)
 
 
 def _to_numpy(tensor: Tensor) -> FloatArray:

@@ -113,27 +113,25 @@ class TargetCanary:
 
     def insert(self, batches: Batches) -> Inserted:
         """Insert what she chose, as of :class:`~epsilometer.networks.trainer.Canaries`."""
-        there = batches >= 0
-        target = batches == 0
-        has = target.any(-1)
+        has = (batches == 0).any(-1)
         without = {"zero_out": 0.0, "replace": -1.0, "add_remove": 0.0}[self.adjacency]
         own = 1.0 if self.present else without
         if self.adversary == "batch_then_shuffle":
+            there = batches >= 0
             alike = there & (batches < self.batch_size)
             amounts = 2.0 * alike.sum(-1) - there.sum(-1)  # +1 for each of the first B, else −1
             amounts = amounts + has * (own - 1.0)
             return Inserted(None, amounts[..., None], has[..., None])
+        others = np.greater(batches, 0, order="C")
         if self.adversary == "target_canary":
-            return Inserted(there & ~target, (own * has)[..., None], has[..., None])
-        others = there & ~target
+            return Inserted(others, (own * has)[..., None], has[..., None])
         displaced = has & self.displaces  # the target has taken the place of her −1
         inserts = others.any(-1) & ~displaced
         amounts = has * own - inserts * 1.0
         if self.adversary == "worst_case":
             return Inserted(None, amounts[..., None], has[..., None])
-        last = others.shape[-1] - 1 - others[..., ::-1].argmax(-1)  # the last of the others
-        keep = others & ~(inserts[..., None] & (np.arange(others.shape[-1]) == last[..., None]))
-        return Inserted(keep, amounts[..., None], has[..., None])
+        _take_last(others.reshape(-1, others.shape[-1]), inserts.ravel())
+        return Inserted(others, amounts[..., None], has[..., None])
 
     @property
     def means(self) -> tuple[float, float, float]:
@@ -187,6 +185,16 @@ class TargetCanary:
             return np.asarray(one_of(x, sigma=sigma, present=above, absent=below))
         chance = getattr(sampler, "rate", None) or rate or law.rate
         return np.asarray(each_with(x, sigma=sigma, present=above, absent=below, rate=chance))
+
+
+def _take_last(rows: BoolArray, where: BoolArray) -> None:
+    """Make the last True of some rows False, in place."""
+    here = np.flatnonzero(where)
+    last = rows.shape[-1] - 1
+    whole = rows[here, last]  # most batches are: nobody looks for their last
+    rows[here[whole], last] = False
+    part = here[~whole]
+    rows[part, last - rows[part, ::-1].argmax(-1)] = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -116,8 +116,8 @@ def audit(
             another package registers.
         claim: The claimed ε, a ``Claim``, or None.
         delta: δ; not needed beside a ``Claim``, which has one.
-        confidence: With which all deciding bounds hold together.
-        seed: From which all randomness follows.
+        confidence: Confidence with which all deciding bounds hold together.
+        seed: Seed of all randomness.
         out: Directory of the run, for its owner alone. The same call finishes it after a crash; a
             call with changed code is refused.
         engine: What executes units of work; ``Local()`` processes by default.

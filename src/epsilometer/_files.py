@@ -129,9 +129,9 @@ class Folder:
         """Write a file so that at every moment the old one is there, or the new one, whole.
 
         Args:
-            name: Of the file.
+            name: Name of the file.
             data: What is in it, or its pieces: bytes, or what has bytes.
-            mode: Of the file; None for what the umask leaves.
+            mode: Mode of the file; None: as the umask allows.
             lasting: Whether it is on the disk, whatever happens, when this returns.
         """
         pieces: Sequence[Any] = [data] if isinstance(data, bytes) else data
@@ -237,7 +237,7 @@ def write_whole(path: Path, data: bytes, *, private: bool = True) -> None:
     Args:
         path: The file; a link under its name is replaced, not followed.
         data: What is in it.
-        private: For the owner alone. Otherwise as the umask says.
+        private: Whether only the owner may read it; otherwise as the umask says.
     """
     with Folder.hold(path.parent) as folder:
         folder.write(path.name, data, mode=OWNER_FILE if private else None)

@@ -96,7 +96,7 @@ def assert_private(
         replaced: The record of ``data`` that the canary replaces.
         runs: Runs of either kind, at most.
         confidence: One-sided.
-        seed: From which the seeds of all runs are derived.
+        seed: Seed from which the seeds of all runs are derived.
 
     Returns:
         The audit, where the claim is not refuted; ``summary`` says what it could have noticed.

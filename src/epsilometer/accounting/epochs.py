@@ -233,7 +233,7 @@ def convolution_power(
         points: Cells of the result, the first of which is cell 0.
         widened: Variance that rounding to cells has added to one term without its tilt, in squared
             cells. It is taken off where the sum is smooth enough for that.
-        tilt: Of the masses, m e^{−tilt · cell}.
+        tilt: Tilt of the masses, m e^{−tilt · cell}.
     """
     places = np.arange(masses.size)
     origin = round(float((masses * places).sum()))  # near the mean, so that m is small
@@ -356,7 +356,7 @@ def _compose_epochs(
     Args:
         epoch: One of them.
         epochs: How many.
-        points: Of the FFT of sums.
+        points: Number of points of the FFT of sums.
         sparse: Only every so-manieth node and cell is used; this shows what more would change.
     """
     taus, tails = _nodes(epoch)[::sparse], _tails(epoch, points)[::sparse]

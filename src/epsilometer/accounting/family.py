@@ -91,7 +91,7 @@ def poisson_bound(
         full batch); independent scores. ``per="step"``: see ``noise_limit``.
 
     Args:
-        scores: Of steps or of runs.
+        scores: Scores of steps or of runs.
         sampling_rate: Probability q that a batch has a given record.
         steps: Steps T of the training whose ε is asked for.
         delta: δ, above 0.
@@ -99,7 +99,7 @@ def poisson_bound(
         per: What a score saw: a ``"step"`` in which the canary took part (inside) or did not
             (outside), or a whole ``"run"`` with the canary in the data or without it.
         rule: ``RankSum()``, or ``RankGrid()``.
-        seed: For ties, which are broken at random. Same seed, same bound.
+        seed: Seed for ties, which are broken at random. Same seed, same bound.
         adjacency: ``"add_remove"`` or ``"zero_out"``, which are the same pair here.
         adversary: Whose view the scores are computed from, in words; carried along.
 
@@ -199,7 +199,7 @@ def noise_limit(
         confidence: One-sided.
         per: What a score saw.
         rule: How scores are judged.
-        seed: For ties.
+        seed: Seed for ties.
 
     Example:
         >>> from epsilometer import Scores
@@ -271,7 +271,7 @@ def step_power(
         sampling_rate: As of ``poisson_bound``.
         steps: Likewise.
         delta: δ of claim and bound.
-        confidence: Of the bound.
+        confidence: Confidence of the bound.
 
     Returns:
         Infinite where no ε is large enough.

@@ -50,9 +50,9 @@ class LossDistribution:
 
     Attributes:
         start: The least loss.
-        step: Between losses.
-        masses: Of each loss ℓ, as mass · e^{tilt · ℓ − log_scale}. What is missing to 1 counts as a
-            loss of −∞.
+        step: Distance between losses.
+        masses: Masses of each loss ℓ, as mass · e^{tilt · ℓ − log_scale}. What is missing to 1
+            counts as a loss of −∞.
         infinite: Mass of an infinite loss.
         tilt: See ``masses``.
         log_scale: See ``masses``.
@@ -86,7 +86,7 @@ class LossDistribution:
             present: Mass of each cell under the law P whose loss this is.
             absent: Mass of each cell under Q.
             beyond: Mass under P of losses above the last cell.
-            rounding: In which direction.
+            rounding: Direction of rounding.
         """
         lower = start + step * np.arange(present.size)
         if rounding == "up":
@@ -190,7 +190,7 @@ def compose(
     Args:
         parts: Laws, and how many of each.
         rounding: That of the laws.
-        tilt: Of the result.
+        tilt: Tilt of the result.
         outside: Mass of the tilted result that may lie outside the window of the FFT.
     """
     step = parts[0][0].step

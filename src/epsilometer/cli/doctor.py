@@ -183,7 +183,7 @@ def examine(*, address: str | None = None) -> list[Check]:
     Guarantees: a package that cannot be imported, for whatever reason, is a check like any other.
 
     Args:
-        address: Of a Dask scheduler to be reached, if any.
+        address: Address of a Dask scheduler to be reached, if any.
     """
     core, extras = list_requirements()
     checks: list[Callable[[], Iterable[Check]]] = [

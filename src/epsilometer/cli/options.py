@@ -39,8 +39,8 @@ class Options:
         trust: Import the functions that a file names.
         claim: The claimed ε.
         delta: δ.
-        confidence: Of all bounds together.
-        seed: From which all randomness follows.
+        confidence: Confidence of all bounds together.
+        seed: Seed of all randomness.
         until: When to stop early.
         out: Directory of the run.
         engine: What executes units of work; None for the subject's own choice.

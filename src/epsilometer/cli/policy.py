@@ -57,7 +57,7 @@ def apply_policy(
 
     Args:
         path: The policy; None where there is none.
-        section: Of it, with limits that are named as those given.
+        section: Section of the policy, with limits named like the options.
         given: Limits by name; None where an option was not used.
         options: Whose confidence the policy may set.
     """

@@ -34,12 +34,12 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         value: A number as printed, or several with ", " between them.
         spread: Standard deviation over runs of each, where it is known.
-        runs: Of how many runs it is the mean; 0 stands for what the item says.
+        runs: Number of runs it averages; 0: as the item says.
         low: The least it can be, where what it follows from is printed in few digits.
         high: The most.
         text: What is said where no number is printed.
-        note: Of what it is, where that is not what the row names.
-        seed: Of the runs; −1 stands for what the item says.
+        note: What it measures, where that differs from the row.
+        seed: Seed of the runs; −1 stands for what the item says.
     """
 
     value: str = ""
@@ -73,7 +73,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         at_most: Ours is not larger.
         equals: Ours is the same.
         near: Ours is within two standard errors of them.
-        shape: Of a list: it rises, jumps after the first number and then stays, or stays.
+        shape: Shape of a list: it rises, jumps after the first number and then stays, or stays.
         part: Which number of a list is compared, from 1.
     """
 
@@ -126,9 +126,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         rows: What was published.
         command: How ``ours`` was made, where it was not by the full call.
         setting: Whether data and size are the paper's.
-        published_runs: Of how many runs a published number is the mean.
-        runs: Of how many ours is.
-        seed: Of ours; scripts derive their streams from it, or from their settings.
+        published_runs: Number of runs that a published number averages.
+        runs: Number of runs that ours averages.
+        seed: Seed of our runs; scripts derive their streams from it, or from their settings.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         name: As on the command line.
-        key: In the bibliography.
+        key: Its key in the bibliography.
         about: What is reproduced, in a line.
         quick_takes: How long the quick call is.
         full_needs: What the full one needs.
@@ -173,7 +173,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """How a paper is measured.
 
     Attributes:
-        full: In full, or quickly.
+        full: Whether to run in full, or quickly.
         data: The folder of data, if there is one.
         device: Of what is trained.
         out: Where everything goes.

@@ -43,7 +43,7 @@ class LeanCheck(EvidenceCheck):
         Args:
             ended: The round.
             shifts: In units of noise.
-            number: Of the round.
+            number: Number of the round.
             more: Leans that are known already.
         """
         residual = ended.split(ended.residual)

@@ -36,12 +36,13 @@ class SampledUpdates:
     """Some coordinates of every clipped update of a round, as many as memory allows.
 
     Args:
-        sizes: Of the arrays that are joined in an update.
+        sizes: Sizes of the arrays that are joined in an update.
 
     Attributes:
         clients: Who sent each update; None where that is not known.
-        norms: Of updates before clipping, in clipping norms.
-        by_layer: By what arrays would be longer, were each clipped by itself, ``(arrays,)`` each.
+        norms: Norms of updates before clipping, in clipping norms.
+        by_layer: Factors by which arrays would be longer, were each clipped by itself,
+            ``(arrays,)`` each.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:

@@ -22,7 +22,7 @@ class LoudRecord:
     """What a sum shows of a record in a random direction, in one part of the parameters.
 
     Attributes:
-        part: Of the parameters, in words.
+        part: Part of the parameters, in words.
         size: Coordinates.
         along: Component of the sum in the record's direction, in clipping norms.
         square: Squared norm of the sum, in the same units.

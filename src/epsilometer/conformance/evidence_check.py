@@ -61,7 +61,7 @@ class EvidenceCheck:
         level: Chance of accusing a right program, for all of them together.
 
     Attributes:
-        name: Of the check.
+        name: Name of the check.
         expected: What a right program shows, in words.
         missing: Why nothing was tested, where nothing was.
         steady: Whether it needs residuals that are noise alone.

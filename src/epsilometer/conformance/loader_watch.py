@@ -73,7 +73,7 @@ class LoaderWatch:
 
         Args:
             participation: Who sees them.
-            rate: At which they are booked, where that is not always the same.
+            rate: Rate at which they are booked, where that is not always the same.
         """
         unfed, self._unfed = self._unfed, []
         for epoch, indices in unfed:

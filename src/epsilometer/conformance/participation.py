@@ -74,7 +74,7 @@ class ParticipationWatch:
         """Take the next batch, as the sampler drew it.
 
         Args:
-            indices: Of its records, from 0 to ``records − 1``, in any order.
+            indices: Indices of its records, from 0 to ``records − 1``, in any order.
             rate: The booked rate of this batch, where it is not always the same.
         """
         booked = self.rate if rate is None else rate

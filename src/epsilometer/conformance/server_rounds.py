@@ -244,7 +244,7 @@ class RoundWatch:
         """Return the ε of what ran, and the confidence that is left for all other bounds.
 
         Args:
-            confidence: Of all bounds together.
+            confidence: Confidence of all bounds together.
             delta: δ.
             parts: How often a run was begun that was killed: each part spends less.
         """

@@ -22,7 +22,7 @@ class TensorSummary:
     """What is needed of one tensor's residual in one step, in units of the accounted noise σC.
 
     Attributes:
-        name: Of the tensor; the same in every step.
+        name: Name of the tensor; the same in every step.
         count: Coordinates.
         squares: Sum of squares.
         largest: Largest absolute value.

@@ -133,7 +133,8 @@ class StepWatch:
         """Take the summary of the next step, computed where its arrays are.
 
         Args:
-            step: Of residuals in units of the accounted noise; of declared noise not whitened yet.
+            step: Step of residuals in units of the accounted noise; of declared noise not whitened
+                yet.
             noise_multiplier: As of :meth:`see`.
             rate: Likewise.
         """

@@ -34,7 +34,7 @@ class _Law(NamedTuple):
         row: Returns the row of a step, counted from 0.
         from_noise: Whether what is kept of a step is its whitened noise, not its residual.
         kept: Steps that are kept.
-        name: In words.
+        name: Its name.
     """
 
     row: Callable[[int], Row]

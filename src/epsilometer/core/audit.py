@@ -41,8 +41,8 @@ class Provenance(Plain, frozen=True, kw_only=True):
         subject: Name of the subject in the registry of ``epsilometer.audit``.
         settings: The subject's own fields, as JSON values.
         delta: δ of the audit; None where none was needed.
-        confidence: Of all bounds together.
-        seed: From which all randomness followed.
+        confidence: Confidence of all bounds together.
+        seed: Seed of all randomness.
         until: When it could stop early, as JSON values; None where it could not.
         versions: (package, version) pairs.
         shapes: (field, shape in words) pairs of the data. No digest of them: it would tell whoever
@@ -95,7 +95,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
     Assumption: those of the bounds' methods, which each of them names.
 
     Attributes:
-        format: Of the file; readers refuse others.
+        format: Format of the file; readers refuse others.
         subject: What was audited, in words.
         claim: What was claimed, if anything.
         findings: What was found, the gravest first.

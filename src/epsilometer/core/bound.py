@@ -261,7 +261,7 @@ class Evidence(Plain, frozen=True, kw_only=True):
         fpr_high: Upper limits.
         fnr_low: Lower limits.
         fnr_high: Upper limits.
-        band_confidence: With which all limits hold together.
+        band_confidence: Confidence with which all limits hold together.
         edges: Rising edges of the bins of scores; the outer bins also hold what lies beyond.
         inside_bins: Scores inside in each bin.
         outside_bins: Scores outside in each bin.
@@ -367,7 +367,7 @@ class Check(Plain, frozen=True, kw_only=True):
     """What one check of conformance expected, and what it saw.
 
     Attributes:
-        name: Of the check, as ``"noise scale"``.
+        name: Name of the check, as ``"noise scale"``.
         outcome: What follows. A remark is worth knowing, and breaks no claim.
         expected: What a right program shows, in words.
         seen: What this one showed, in words; the reason where it was not tested.

@@ -62,7 +62,7 @@ class Block:
     """A part of a report.
 
     Attributes:
-        title: Of the block; may be empty.
+        title: Title of the block; may be empty.
         brief: Whether the terminal shows it too, which has less room than a page.
     """
 
@@ -96,7 +96,7 @@ class Table(Block):
     """Rows under their heads.
 
     Attributes:
-        head: Of its columns.
+        head: Titles of its columns.
         rows: As many cells each; the first is a name.
         note: What must be known to read it.
         numeric: Whether all cells but the first are numbers; words are broken into lines.

@@ -170,14 +170,15 @@ class LeaveOneOut(BaseFinding, frozen=True, kw_only=True):
         of: Records in all.
         decimals: With how many decimals probabilities are taken to be shown; None: all of them.
             −1: the predicted class alone.
-        limit: Above which a record counts as exposed.
+        limit: Limit above which a record counts as exposed.
         exposed: Records above it, by what is shown and at full precision both.
         hidden: Records above it at full precision alone.
         edge_only: Records above it only because a change of the last decimal was crossed.
         infinite: Records at which a class is impossible with them or without them, not both.
         median: Of what is shown.
         largest: Of what is shown.
-        median_floor: Of refits with nothing removed and another seed; None where nothing is random.
+        median_floor: Median change of refits with nothing removed and another seed; None where
+            nothing is random.
         largest_floor: The largest of these.
         separation: One-sided p-value: are the values above their floor? (Mann-Whitney)
         coverage: What was measured says of those that were not, in a sentence.
@@ -227,11 +228,12 @@ class PredictionChange(BaseFinding, frozen=True, kw_only=True):
         measured: Records that were left out, one at a time.
         of: Records in all.
         unit: What changes are counted in, in words.
-        limit: Above which a record counts as exposed.
+        limit: Limit above which a record counts as exposed.
         exposed: Records above it, by what is shown and at full precision both.
         median: Change, in units.
         largest: Change, in units.
-        median_floor: Of another seed with nothing removed; None where nothing is random.
+        median_floor: Median change from another seed with nothing removed; None where nothing is
+            random.
         largest_floor: The largest of these.
         coverage: What was measured says of those that were not, in a sentence.
         skill: 1 − the mean absolute error of models without the record, over that of the median of
@@ -270,7 +272,7 @@ class MembershipFinding(BaseFinding, frozen=True, kw_only=True):
         tpr_low: Lower limit on it.
         tpr_high: Upper limit.
         fpr: The false positive rate at which that is.
-        confidence: Of each pair of limits.
+        confidence: Confidence of each pair of limits.
         n_in: Scores inside.
         n_out: Scores outside.
         roc_fpr: False positive rates, rising, for drawing.
@@ -314,15 +316,15 @@ class ThreatFinding(BaseFinding, frozen=True, kw_only=True):
     Attributes:
         threat: ``attribute``, ``range``, ``structure`` or ``usage``.
         column: The hidden column; empty where there is none.
-        value: Of an attribute: share of right guesses about records inside less that about
+        value: For an attribute, the share of right guesses about records inside less that about
             others. Of a range: TPR − FPR. Of structure: share of records singled out. Of usage: by
             how much an estimated share is off.
         low: Lower limit on it.
         high: Upper limit.
         inside: Share of right guesses about records inside, where there are guesses.
         outside: About records outside.
-        baseline: Of guesses from other columns and the label, without any model.
-        confidence: Of both limits together.
+        baseline: Baseline of guesses from other columns and the label, without any model.
+        confidence: Confidence of both limits together.
         note: What was found, in a sentence.
     """
 
@@ -349,7 +351,7 @@ class GroupRisk(BaseFinding, frozen=True, kw_only=True):
         exposed_low: Lower limit on it, of people like these.
         exposed_high: Upper limit. All limits of all groups share the error of the audit.
         median: Median of what is shown.
-        auc: Of the strongest attack, within the group; None where too few were attacked.
+        auc: AUC of the strongest attack, within the group; None where too few were attacked.
         auc_low: Lower limit on it.
         auc_high: Upper limit.
         differs: How it differs from all others of its column; these statements share that error
@@ -459,7 +461,7 @@ class RemedyFinding(BaseFinding, frozen=True, kw_only=True):
         caught: Share of those inside that the strongest attack finds at the false positives of
             the rules.
         advantage: The largest TPR − FPR of any attack.
-        accuracy: Of models on records that they were not trained on.
+        accuracy: Accuracy of models on records that they were not trained on.
         exposed: Records above the limit of PDTP; None where only the riskiest were measured again.
         in_file: Records that the model's file tells of; None where nobody is given it.
         outcome: The gravest outcome of any rule; unclear where one was not measured again.
@@ -482,7 +484,7 @@ class Variation(BaseFinding, frozen=True, kw_only=True):
     Attributes:
         cause: What was varied: the initialisation, or which records were drawn.
         models: How many were trained.
-        deciles: Of the standard deviation of p(own class) over models, over records.
+        deciles: Deciles of the standard deviation of p(own class) over models, over records.
     """
 
     cause: str

@@ -24,7 +24,7 @@ class MemorisationFinding(BaseFinding, frozen=True, kw_only=True):
         exposure_low: Lower limit on the median.
         exposure_high: Upper limit.
         most_exposure: What it is at most by so many held-out ones.
-        confidence: Of each pair of limits alone.
+        confidence: Confidence of each pair of limits alone.
     """
 
     canaries: str

@@ -207,7 +207,7 @@ def make_engine(
     Args:
         name: A key of ``ENGINES``; None is ``local`` where workers or a timeout are set.
         workers: How many; 0 is one per core.
-        address: Of the scheduler, for engines that have one.
+        address: Address of the scheduler, for engines that have one.
         timeout: Seconds that a unit may take, for engines that can end one.
     """
     if (name == "dask") != (address is not None) and name in (None, *OWN_ENGINES):

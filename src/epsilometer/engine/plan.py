@@ -46,7 +46,7 @@ class Plan:
         audit: Name of the subject in the registry of ``epsilometer.audit``.
         parameters: Its settings and whatever else determines the result, as JSON values.
         units: How many units of work there are.
-        seed: From which every unit's stream is derived.
+        seed: Seed from which every unit's stream is derived.
         inputs: Name → SHA-256 of what is read; keyed once it is sealed.
         code: Name → SHA-256 of the user's functions, of what they close over, and of the modules
             that they reach; keyed once it is sealed.

@@ -43,7 +43,7 @@ class View:
     """One way of looking at the runs of a program.
 
     Attributes:
-        name: Of its scores among those that ``play`` returns.
+        name: Name of its scores among those that ``play`` returns.
         subject: What is looked at, in words.
         adversary: Whose view it is, in words.
         bound: Bounds ε from its scores, where another method than the usual is the right one; not
@@ -98,7 +98,7 @@ class RunsJob:
         runs: Runs of either kind, at most.
         block: Runs of either kind that make a unit.
         delta: δ of all bounds.
-        confidence: Of all bounds together.
+        confidence: Confidence of all bounds together.
         also: Methods whose bounds are shown beside it and decide nothing.
         until: When to stop early.
         further: Bounds of the same audit that are computed elsewhere and share its confidence.

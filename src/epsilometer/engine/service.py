@@ -57,7 +57,7 @@ class JsonService:
         deadline: Seconds in which a try must bring its whole answer, however it trickles in.
         insecure: Send records over http to other computers too, where all on the way read them; a
             key never.
-        tries: Of every request, before giving up.
+        tries: Attempts per request, before giving up.
         pause: Seconds before the second try; before each further one twice as many, at most 60.
         key: Name of the environment variable that has the key; None for none.
         key_header: As ``Authorization``, where the key is sent as ``Bearer …``, or ``X-API-Key``.

@@ -70,7 +70,7 @@ class Content:
     """Describe what a file holds, before it is read.
 
     Attributes:
-        names: Of its columns or arrays.
+        names: Names of its columns or arrays.
         read: Returns the columns at the given places; without places all of them, which must
             then fit together.
         is_arrays: Whether they are arrays of any shape, and not cells of a table.

@@ -34,8 +34,8 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
     Assumption: it is a statement, not a proof; a signature over both files makes it one.
 
     Attributes:
-        time: In UTC, ISO 8601.
-        commit: Of the git repository in which the command was called; empty outside of one.
+        time: UTC, ISO 8601.
+        commit: Commit of the git repository around the working directory; empty where there is none.
         modified: Whether tracked files there differed from the commit. Pages (``.html``, ``.md``,
             ``.svg``), results and stamps do not count: audits write them. All other JSON files do.
         system: Operating system and machine type.

@@ -130,7 +130,7 @@ def read_table(
 
     Args:
         path: The file, or the URL of a database as SQLAlchemy takes it.
-        encoding: Of a text, as Python names it; None: found.
+        encoding: Encoding of a text, by its Python name; None: detected.
         delimiter: What separates cells of a text; None: found.
         decimal: Point or comma of a text's numbers; the other may separate thousands.
         query: What a database is asked; None: for all of its only table.

@@ -17,7 +17,7 @@ def log_audit(audit: Audit, *, prefix: str = "privacy.") -> str:
     Assumption: the tracking store is set, as MLflow expects it.
 
     Args:
-        audit: Of any subject.
+        audit: Audit of any subject.
         prefix: Before all names, which else might be taken: a training run has a seed of its own.
 
     Returns:

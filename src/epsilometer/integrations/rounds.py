@@ -43,10 +43,10 @@ class IterateWatch:
 
     Args:
         model: The weights before training, arrays by name. Floating-point arrays count.
-        clip_norm: To what the server clips a client's update, over all arrays together.
+        clip_norm: Norm to which the server clips a client's update, over all arrays together.
         canaries: How many there are. More than a tenth of a round's clients harm the model; the
             result says how much of the change of the weights was theirs.
-        seed: Of the directions, a secret; drawn by the system unless given.
+        seed: Seed of the directions, a secret; drawn by the system unless given.
         family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
         sampled: Whether rounds have only some of the clients, who stay unknown, so that a claim may
             rest on amplification. Else every round shows who took part, and what clients sent is
@@ -200,7 +200,7 @@ class IterateWatch:
         Args:
             claim: The claimed ε of a client, or a ``Claim``.
             delta: δ; not needed beside a ``Claim``.
-            confidence: Of all bounds together.
+            confidence: Confidence of all bounds together.
         """
         promised = as_claim(claim, delta=delta)
         request = Request(

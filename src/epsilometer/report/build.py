@@ -64,7 +64,7 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
     """Return the document of an audit.
 
     Args:
-        audit: Of any kind.
+        audit: Audit of any kind.
         records: How many it had, where some were left out.
         brief: Whether figures and the explanation are left out, for outputs that show none.
     """

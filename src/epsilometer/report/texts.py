@@ -261,13 +261,13 @@ def describe(
     """Return a figure with its texts.
 
     Args:
-        key: Of the texts.
+        key: Key of the texts.
         audit: Whose figure it is; None where the texts name nothing of it.
         item: Whose fields the texts name.
         x: The horizontal axis.
         y: The vertical axis.
         series: From back to front.
-        each: Of what the alternative text says the numbers, one by one.
+        each: The series whose numbers the alternative text lists one by one.
         marks: Values of x that matter.
         suffix: After the key, where there are several figures of it.
         cites: Keys of the bibliography, beside those of the texts.

@@ -65,8 +65,8 @@ class FixedSize:
             records: Size of the training set.
             batch_size: Expected records per batch.
             delta: δ of the claim.
-            epochs: At most so many are trained.
-            epsilon: At most so much is claimed.
+            epochs: Largest number of epochs to train.
+            epsilon: Largest ε to claim.
         """
         _check(records, batch_size)
         _validate.open_unit(delta=delta)
@@ -112,10 +112,10 @@ class BatchSampler:
         ``collate_fn`` must take an empty list.
 
     Args:
-        sampler: Of :mod:`epsilometer.sampling`, as ``BallsInBins()``.
+        sampler: Sampler of :mod:`epsilometer.sampling`, as ``BallsInBins()``.
         records: Size of the training set.
         batch_size: Records per batch, the expected number where it varies.
-        seed: For the same batches again; never publish it.
+        seed: Seed for the same batches again; never publish it.
 
     Example:
         >>> from epsilometer.sampling import BallsInBins, BatchSampler

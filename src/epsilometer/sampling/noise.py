@@ -49,9 +49,9 @@ class Noise(Protocol):
         seeing everything is that of the Gaussian mechanism with noise multiplier / sensitivity.
 
         Args:
-            participations: In how many rounds the client takes part, at most.
-            rounds: Of the training.
-            apart: From one round of his to the next, at least; 1 where he may be in both of two
+            participations: Largest number of rounds in which the client takes part.
+            rounds: Rounds of the training.
+            apart: Smallest distance between two of the client's rounds; 1 where it may join two
                 in a row.
         """
         ...

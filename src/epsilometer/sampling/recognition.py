@@ -97,8 +97,8 @@ class Candidate(Sampler, Protocol):
         """Return ln of the chance of its likeliest epoch, at least.
 
         Args:
-            sizes: Of the batches of an epoch.
-            records: Of the training set.
+            sizes: Sizes of the batches of an epoch.
+            records: Records of the training set.
             batch_size: Records per batch.
         """
         ...

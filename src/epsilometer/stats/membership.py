@@ -112,7 +112,7 @@ def share_above(
         of: Records in all.
         screened: The same two numbers of those that a screen chose, which ``above`` and
             ``measured`` count too: they stand for nobody but themselves.
-        confidence: Of both limits together.
+        confidence: Confidence of both limits together.
 
     Example:
         >>> round(share_above(0, 500, 10_000).high, 4)
@@ -282,7 +282,7 @@ def advantage_difference(
     Args:
         first: Decisions "in" of runs with the record, and of runs without it.
         second: The other attack's.
-        confidence: Of both ends together.
+        confidence: Confidence of both ends together.
         rng: What resamples.
 
     Example:

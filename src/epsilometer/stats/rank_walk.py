@@ -186,7 +186,7 @@ def find_epsilon(looks: Looks, guess: float, *, delta: float, alpha: float) -> f
     """Return the largest ε at which some look happens with chance ``alpha`` or less, or 0.
 
     Args:
-        looks: Of which any refutes.
+        looks: Looks, any of which refutes.
         guess: About what is returned; a good one saves time.
         delta: δ of the claim.
         alpha: Chance of error.

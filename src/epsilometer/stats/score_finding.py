@@ -70,7 +70,7 @@ def measure_scores(
         delta: δ of the bound.
         claim: What was claimed, if anything.
         confidence: One-sided confidence of the bound.
-        seed: For rules that split at random.
+        seed: Seed for rules that split at random.
         curves: Trade-off curves to draw beside the attack's, where more is known than (ε, δ).
         units: Units of work that were planned for the scores.
         used: Units that gave them.
@@ -330,7 +330,7 @@ def measure_growth(
     Args:
         scores: All observations.
         bound: The ε that a part proves.
-        seed: Of the random order in which parts are taken.
+        seed: Seed of the random order in which parts are taken.
         in_order: Take them in the order given instead, for methods that bet on it.
     """
     if isinstance(scores, ScoreCounts):

@@ -324,7 +324,7 @@ def _side(
         cuts: "in iff score ≥ cut" that leaves only scores beyond those ranks.
         group_cuts: Cuts at the ends of groups.
         beyond: (sample, cuts) → how many of the ranked sample (0) or the other (1) lie beyond.
-        sizes: Of the ranked sample, and of the other.
+        sizes: Sizes of the ranked sample, and of the other.
     """
     n_ranked, n_other = sizes
     every = np.concatenate([cuts, group_cuts])

@@ -75,7 +75,7 @@ def measure_chance(sizes: IntArray, total: int, places: bool) -> float:
     """Return the logarithm of the number of ways in which groups of equal scores arise.
 
     Args:
-        sizes: Of the groups; the other scores count as one more.
+        sizes: Sizes of the groups; the other scores count as one more.
         total: Scores of the side.
         places: Count the places of groups in the array, too; else only their sizes vary.
 

@@ -89,7 +89,7 @@ def run_zoo(
 
     Args:
         programs: Which; by default all that can run here.
-        seed: From which all randomness follows.
+        seed: Seed of all randomness.
         seeds: How many: each program is run with ``seed``, ``seed + 1`` and so on.
         jobs: Processes that share the work.
         tool: What checks a program. Another tool is compared by giving its function.

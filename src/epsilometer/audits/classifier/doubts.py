@@ -38,7 +38,7 @@ def find_doubts(
         X: Features.
         classes: All labels, in order.
         codes: Position of each record's label among them.
-        seed: Of training.
+        seed: Seed of training.
     """
     copies, many = describe_copies(find_copies(X))
     vary = describe_varying(estimator, X, classes, codes, seed=seed)

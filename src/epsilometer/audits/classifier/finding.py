@@ -454,8 +454,8 @@ def list_rounding_steps(
         full: ln p of the model trained on all, shape ``(records, classes)``.
         without: ln p without the record.
         codes: Position of each record's label.
-        limit: Above which a record is exposed.
-        advantages: Of an attack on what is shown, one for each of ``SHOWN``.
+        limit: Limit above which a record is exposed.
+        advantages: Advantages of an attack on what is shown, one for each of ``SHOWN``.
     """
     steps = []
     for place, decimals in enumerate(SHOWN):

@@ -31,9 +31,9 @@ class PrivateClassifier:
     Attributes:
         epsilon: ε; infinite: no noise.
         delta: δ.
-        steps: Of gradient descent.
-        learning_rate: Of the mean gradient.
-        random_state: Of the noise; None: fresh from the system.
+        steps: Steps of gradient descent.
+        learning_rate: Learning rate of the mean gradient.
+        random_state: Random state of the noise; None: drawn by the system.
 
     Example:
         >>> from sklearn.datasets import load_iris

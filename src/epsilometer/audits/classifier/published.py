@@ -166,9 +166,9 @@ class PublishedTask:
         size: How many records there are.
         groups: Column → group of each record.
         content: Bytes of the model's file, if there is one.
-        confidence: Of the verdict.
+        confidence: Confidence of the verdict.
         delta: δ of the bounds beside attacks.
-        seed: From which all randomness follows.
+        seed: Seed of all randomness.
     """
 
     subject: PublishedModel

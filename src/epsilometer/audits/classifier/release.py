@@ -124,8 +124,8 @@ class GainAtMost:
     """No threat beside membership gains more than ``limit``.
 
     Attributes:
-        limit: Of guesses about hidden attributes, and of ranges, over what is known of people who
-            are not in the data; of structure, the share of records that are singled out.
+        limit: Limit of guesses about hidden attributes, and of ranges, over what is known of people
+            who are not in the data; of structure, the share of records that are singled out.
 
     Example:
         >>> import epsilometer as em
@@ -191,8 +191,8 @@ class Attacked:
 
     Attributes:
         name: Which, in words.
-        scores: Of models of half the records.
-        smaller: Of models of an eighth, and of a quarter; nothing where none were trained.
+        scores: Scores of models of half the records.
+        smaller: Scores of models of an eighth, and of a quarter; nothing where none were trained.
     """
 
     name: str
@@ -237,10 +237,10 @@ def share_exposed(
     """Return the share of all records above a limit, given which of those measured are.
 
     Args:
-        above: Of each measured record.
+        above: Whether each measured record is above the limit.
         screened: Which of them a screen chose; None: none.
         of: Records in all.
-        confidence: Of both limits together.
+        confidence: Confidence of both limits together.
     """
     chosen = np.zeros_like(above) if screened is None else screened
     return membership.share_above(
@@ -550,7 +550,7 @@ def weigh_rule(rule: RuleFinding, of: int, kinds: Sequence[str]) -> float:
     Args:
         rule: What was found.
         of: Records in all.
-        kinds: Of leaks in the model's file, the gravest first.
+        kinds: Kinds of leaks in the model's file, the gravest first.
     """
     if rule.rule == IN_FILE:
         return rule.value / of * (1.0 if kinds and kinds[0] == "rows" else 0.5)

@@ -45,7 +45,7 @@ def measure_spread(odds: FloatArray, shift: FloatArray) -> FloatArray:
 
     Args:
         odds: Log-odds of models of other seeds, ``(seeds, records, classes − 1)``.
-        shift: By which a record moves them, ``(records, classes − 1)``.
+        shift: Shift by which a record moves them, ``(records, classes − 1)``.
     """
     free = len(odds) - 1
     # Of so many normal values, 95 % of standard deviations are below this times the true one
@@ -77,7 +77,7 @@ def find_gaps(logs: FloatArray, shift: FloatArray) -> BoolArray:
 
     Args:
         logs: Log-odds of models of other seeds, ``(seeds, records, classes − 1)``.
-        shift: By which a record moves them, ``(records, classes − 1)``.
+        shift: Shift by which a record moves them, ``(records, classes − 1)``.
 
     Example:
         >>> heaps = np.repeat([-5.0, 5.0], 10).reshape(20, 1, 1)

@@ -126,8 +126,8 @@ def clone_with_seed(estimator: Any, seed: int, *, overwrite: bool = True) -> Any
     """Return an untrained copy whose random states are set, those of its parts too.
 
     Args:
-        estimator: To be copied.
-        seed: In place of each ``random_state``.
+        estimator: The estimator to copy.
+        seed: Replaces each ``random_state``.
         overwrite: Whether states that are whole numbers already are replaced too.
     """
     model = clone_estimator(estimator)
@@ -312,7 +312,7 @@ def unwrap_pipeline(
         X: Features.
         y: Labels.
         preprocessing: ``"fixed"`` removes all steps, fitted to all records.
-        seed: Of steps that are random.
+        seed: Seed of steps that are random.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB

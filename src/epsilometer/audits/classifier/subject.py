@@ -100,7 +100,7 @@ class Classifier(PublishedModel):
             whose answer or leaf few share, and ``usage`` estimates which share of a dataset was
             used.
         groups: Column → group of each record, to see whether some are more at risk.
-        rules: By which it is judged; ``RULES`` by default, without attacks only the first.
+        rules: Rules that judge it; ``RULES`` by default, without attacks only the first.
         decimals: With how many decimals an API shows probabilities; None: all.
         removal: Measurements of the plan to drop records; None: 25 where records can be left out
             without fitting again, else none.
@@ -109,9 +109,9 @@ class Classifier(PublishedModel):
             more than 20,000 none.
         variation: Models trained on all records with other seeds, to see how much predictions
             vary anyway; 0: none.
-        feature_names: Of the columns of X.
+        feature_names: Names of the columns of X.
         categorical: Which columns of X are mere names of something.
-        record_names: Of the records, for ``records.csv`` in the run's directory alone.
+        record_names: Names of the records, for ``records.csv`` in the run's directory alone.
         target: ln p of an existing model, shape ``(records, classes)``, and which records it was
             trained on. It is attacked in place of models of the pool, and compared with them.
         fitted: The model to publish, fitted already to the records that ``target`` names, or to

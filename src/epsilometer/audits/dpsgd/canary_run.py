@@ -51,9 +51,9 @@ class CanarySteps:
         seen: The noisy sum of the step, less what the adversary knows of it, in the direction of
             each canary and in units of the clipping norm, shape ``(T, m)``: 1 where it took part,
             and noise.
-        took: In which steps each canary takes part if it is in at all, shape ``(T, m)``.
+        took: The steps in which each canary takes part if it is included, shape ``(T, m)``.
         noise: Noise multipliers of the steps, shape ``(T,)``.
-        chance: Of taking part in a step, for one who does not know, shape ``(T,)``.
+        chance: Probability of taking part in a step, given no other knowledge, shape ``(T,)``.
         blur: Standard deviation of what other canaries add to ``seen``, shape ``(T,)``; it weighs
             steps and promises nothing.
         epoch: Which epoch a step belongs to, shape ``(T,)``, where records come once per epoch;
@@ -180,7 +180,7 @@ class CanaryRun:
         public_order: Whether everybody knows which records are in a batch: no shuffling at all.
         subject: What was trained, in words.
         caveats: What a reader must know before quoting a bound.
-        seed: Of coins, batches and directions.
+        seed: Seed of coins, batches and directions.
     """
 
     included: NDArray[np.bool_]

@@ -155,8 +155,8 @@ class OneRun:
         canaries: How many.
         claim: What was claimed, if anything.
         delta: δ of the bound.
-        confidence: Of this bound alone.
-        seed: Of the audit.
+        confidence: Confidence of this bound alone.
+        seed: Seed of the audit.
         subject: What was audited, in words.
     """
 

@@ -179,11 +179,11 @@ def describe_gradient_runs(
         adversary: What she may insert.
         adjacency: What training without the target is.
         sampler: How batches are drawn.
-        noise_multiplier: Of the training.
+        noise_multiplier: Noise multiplier of the training.
         rate: Probability that a batch has a given record.
-        steps: Of the whole training.
+        steps: Steps of the whole training.
         delta: δ of the bounds.
-        confidence: Of each bound.
+        confidence: Confidence of each bound.
         seed: Of whatever a bound draws.
     """
     bound = partial(

@@ -68,15 +68,15 @@ class DPSGD:
         module: A ``torch.nn.Module``, or a ``JaxModel`` of ``epsilometer.networks.jax_trainer``.
         data: Features ``(n, …)`` and classes ``(n,)``; record 0 is the target.
         runs: Runs with the canary, and as many without it, at most.
-        learning_rate: Of the optimizer.
+        learning_rate: Learning rate of the optimizer.
         batch_size: Records per batch; the expected number, where it varies.
         noise_multiplier: Standard deviation of the noise in units of the clipping norm; by default
             what accounting by Poisson sampling asks for to satisfy the claim.
         adversary: What she may insert, as :mod:`~epsilometer.audits.dpsgd.canaries` says.
         adjacency: ``"zero_out"``, ``"add_remove"`` or ``"replace"``.
         sampler: How batches are drawn; ``Shuffle()`` by default.
-        clip_norm: To which gradients are clipped.
-        optimizer: Of :mod:`epsilometer.optimizers`; ``SGD()`` by default.
+        clip_norm: Norm to which gradients are clipped.
+        optimizer: Optimizer of :mod:`epsilometer.optimizers`; ``SGD()`` by default.
         epochs: Number of passes over all records.
         loss: ``loss(logits, labels)``; cross-entropy by default.
         direction: The canary gradient, ``"random"`` or ``"dirac"`` (one parameter).

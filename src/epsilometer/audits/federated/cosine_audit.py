@@ -69,7 +69,7 @@ class Cosines:
 
     Attributes:
         cosines: One per canary that took part, shape ``(k,)``.
-        dimension: Of the space: the number of trainable parameters.
+        dimension: Dimension of the space: the number of trainable parameters.
         unobserved: The same statistic of canaries that did not take part.
         rounds: Of how many vectors each cosine is the largest.
         orthonormal: Whether canaries are, as those of ``HadamardCanaries``; drawn on the sphere
@@ -124,7 +124,7 @@ class GaussianMechanism:
 
     Attributes:
         sigma: Standard deviation of the noise, for records of norm 1.
-        dimension: Of the records.
+        dimension: Dimension of the records.
         canaries: How many records.
         family: Directions from a Hadamard transform, or drawn one by one: slower, and the papers'.
 

@@ -250,8 +250,8 @@ class OtherUpdates:
     """Add up the updates of real clients in each way in which a server may average them.
 
     Args:
-        clip_norm: To what the server clips, over all arrays together; None where that is unknown,
-            or one norm per array.
+        clip_norm: Norm to which the server clips, over all arrays together; None where that is
+            unknown, or one norm per array.
         sizes: Numbers in each array, where every array has its own norm.
 
     Attributes:

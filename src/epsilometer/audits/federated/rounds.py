@@ -39,7 +39,7 @@ class Clipping(Protocol):
         """Return the norm of the next round.
 
         Args:
-            norm: Of this round.
+            norm: Norm of this round.
             unclipped: How many updates were not longer than that.
             members: How many there were.
             mean: How many there are in a round on average, as configured.

@@ -138,7 +138,7 @@ def run_rounds(
         watch: What looks at the canaries.
         who: Clients of every round.
         when: Canaries of every round.
-        divisor: By what the sum of updates is divided.
+        divisor: Number by which the sum of updates is divided.
         rng: Where all randomness comes from.
         visit: As of :meth:`FederatedTraining.train`.
     """

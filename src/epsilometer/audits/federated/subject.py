@@ -58,17 +58,17 @@ class Federated(FederatedTraining):
         cohort: Members of a round; on average, where that varies.
         noise_multiplier: z: noise of standard deviation z · S is added to a sum of updates of
             norm S at most.
-        learning_rate: Of clients.
+        learning_rate: Learning rate of clients.
         participation: Who takes part when; ``federation.EveryEpoch()`` by default.
         noise: Whether noise is independent from round to round, or how not;
             ``federation.IndependentNoise()`` by default.
         clip: The clipping norm S, fixed or adaptive; ``federation.FixedClip(1.0)`` by default.
-        batch_size: Of clients.
+        batch_size: Batch size of the clients.
         epochs: Passes of a client over its records in one round.
         client_optimizer: What clients make their steps with; ``optimizers.SGD()`` by default.
         server_rate: Learning rate of the server; with 1 and SGD the mean update is the step.
         server_optimizer: What the server makes its steps with; ``optimizers.SGD()`` by default.
-        divisor: By what the sum is divided; the mean number of members by default.
+        divisor: Number by which the sum is divided; the mean number of members by default.
         at_once: Clients trained at once.
         device: ``"cpu"`` or ``"cuda"``.
         canaries: How many are planted; as many more are never sent, and only looked at.
@@ -326,7 +326,7 @@ def measure_iterates(
     Args:
         summary: What was seen of the canaries.
         request: Claim, δ, seed of resampling, and one-sided confidence of all bounds together.
-        dimension: Of their space.
+        dimension: Dimension of their space.
         participation: ``hidden``, ``known``, or ``unseen`` where nobody counted who took part.
         single: Cosines of canaries with one reply of their own client each, for who sees replies.
         subject: What was audited, in words.

@@ -32,17 +32,17 @@ class FederatedTask:
     """What is trained, on whose records, and how fast.
 
     Attributes:
-        name: Of the task.
+        name: Name of the task.
         module: The model, with its first weights.
-        loss: Of outputs and labels.
+        loss: Loss of outputs and labels.
         clients: (features, labels) of each.
         test: Records of nobody among them.
         cohort: Members of a round that suit it.
-        learning_rate: Of clients.
-        batch_size: Of clients.
+        learning_rate: Learning rate of clients.
+        batch_size: Batch size of the clients.
         clip: Norm to which updates are clipped.
-        server_rate: Of the server.
-        momentum: Of the server.
+        server_rate: Learning rate of the server.
+        momentum: Momentum of the server.
     """
 
     name: str

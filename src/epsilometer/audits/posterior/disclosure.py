@@ -95,8 +95,8 @@ class ReleaseForm:
         kind: ``"label"``: the class alone; ``"set"``: the likeliest classes, as conformal
             prediction publishes them (Zhu et al. 2024); ``"vector"``: one vector, without
             sampling; ``"mean"`` of samples; ``"mean+std"``; ``"quantiles"``; all ``"samples"``.
-        unit: To which every number is rounded, halves to the even; None for as it is.
-        level: Of a set: how much of the mean's probability it holds, as calibrated.
+        unit: Unit to which every number is rounded, half to even; None: not rounded.
+        level: Level of a set: how much of the mean's probability it holds, as calibrated.
 
     Example:
         >>> samples = np.array([[[0.61, 0.39], [0.73, 0.27]]])
@@ -146,7 +146,7 @@ class ReleaseForm:
         """Return what is published, ``(…, numbers, classes)``; of a label or set, 1 at its classes.
 
         Args:
-            samples: Of predictions, ``(…, T, C)``.
+            samples: Samples of predictions, ``(…, T, C)``.
             vector: The prediction without sampling, ``(…, C)``; for the form ``"vector"``.
         """
         known = _check_samples(samples)

@@ -378,7 +378,7 @@ def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
     """Return the finest form below the limit, and what to do where that is unclear.
 
     Args:
-        findings: Of all forms, finest first.
+        findings: Findings of all forms, finest first.
         question: Where the limit is.
     """
     below = [each for each in findings if each.standing == "below"]
@@ -458,9 +458,9 @@ def learn_scores(
 
     Args:
         inside: Features of runs with the record, ``(runs, k)``.
-        outside: Of runs without it.
+        outside: The same for runs without it.
         rng: What splits.
-        fraction: Of the runs that is learned from; the others are scored.
+        fraction: Fraction of the runs that is learned from; the others are scored.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -212,8 +212,8 @@ def laplace_last_layer(
 
     Args:
         module: Its last layer is ``nn.Linear`` and gives the logits.
-        features: Of the records that were trained on, ``(n, …)``.
-        precision: Of the prior of every weight.
+        features: Features of the records that were trained on, ``(n, …)``.
+        precision: Precision of the prior of every weight.
     """
     with needs("torch", extra="torch"):
         import torch
@@ -272,7 +272,7 @@ class FromCallable:
     Attributes:
         function: Returns probabilities, ``(samples, classes)``.
         classes: How many classes, where that is known.
-        unit: To which its probabilities are rounded, where they are.
+        unit: Unit to which its probabilities are rounded, if they are.
     """
 
     function: Callable[[Any, int, np.random.Generator], ArrayLike]

@@ -37,7 +37,7 @@ class HttpService(JsonService):
 
     Attributes:
         classes: How many classes, where that is known; else as many as in the first answer.
-        unit: To which the service rounds, where it does: sums may miss 1 by that much.
+        unit: Unit to which the service rounds, where it does: sums may miss 1 by that much.
         at_once: Samples that one request asks for; None for all.
         request: ``request(x, samples)``, what is sent as JSON.
         answer: ``answer(JSON)``, the probabilities in what comes back, ``(samples, classes)``.

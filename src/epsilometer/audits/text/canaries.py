@@ -73,8 +73,8 @@ class TextCanaries:
             ``unlikely`` tokens need the model before training. ``typical`` ones are texts like
             the data.
         prompt: Words before the secret.
-        length: Of the secret: letters of ``random``, words of ``typical``, tokens of the others.
-            None for 16 letters, 12 words, 1 token.
+        length: Length of the secret: letters of ``random``, words of ``typical``, tokens of the
+            others. None for 16 letters, 12 words, 1 token.
         repetitions: How often each planted canary is in the data. A claim about one record is
             held to what all copies together show, so that copies prove less for each of them.
 
@@ -113,7 +113,7 @@ class WordChain:
     Guarantees: every pair of words stands in some text; longer passages may too, by chance.
 
     Args:
-        texts: To learn from.
+        texts: Texts to learn from.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -155,7 +155,7 @@ def make_canaries(
         wanted: How many, and of which kind.
         chain: Makes prompts.
         rng: What draws.
-        texts: Of the data, in which ``rare`` tokens are counted.
+        texts: Texts of the dataset, in which ``rare`` tokens are counted.
         vocabulary: For ``rare``.
         model: For ``unlikely``.
         first: Number of the first ``new`` token.

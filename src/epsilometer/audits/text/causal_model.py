@@ -25,7 +25,7 @@ class CausalModel:
         ``logits``; position t sees no later token.
 
     Args:
-        module: Of torch: of transformers, PEFT, wrapped by Opacus, or one's own. One with
+        module: A torch module: from transformers, PEFT, wrapped by Opacus, or your own. One with
             ``generate``, as those of transformers have it, completes prompts by it.
         tokenizer: With ``encode`` and ``decode``.
         batch_size: Canaries that are measured at once.

@@ -32,7 +32,7 @@ def measure_memorisation(
         measured: What the model says of the canaries.
         canaries: Planted or not.
         included: Which are planted.
-        scores: By which held-out canaries are ranked; None where only text is known.
+        scores: Scores by which held-out canaries are ranked; None where only text is known.
         confidence: Two-sided.
         named: The canaries in words.
     """

@@ -140,7 +140,7 @@ class GradientDescent:
         target: Features of the target record, shape ``(d,)``.
         target_label: Its class.
         steps: Gradient steps.
-        learning_rate: Of the mean gradient.
+        learning_rate: Learning rate of the mean gradient.
         clip: Norm that each gradient is clipped to.
         noise: Standard deviation of the noise on the sum, in units of ``clip``.
     """

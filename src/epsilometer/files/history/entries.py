@@ -29,18 +29,18 @@ class Entry:
         epsilon: The largest ε that the view proves; where it proves none, its bound that is not
             valid. A classifier has none.
         delta: The δ at which it holds.
-        confidence: With which it holds; 1 where ε was computed.
+        confidence: Confidence with which it holds; 1 where ε was computed.
         valid: Whether ``epsilon`` is proved.
         method: How it was computed.
         adversary: Whose view it is, in words.
         observations: With the record and without it, together.
-        auc: Of the attack.
+        auc: AUC of the attack.
         advantage: The largest TPR − FPR of the attack that was observed.
         reach: The largest claim that the view could have refuted, where that is known.
-        verdict: Of the whole audit; of a refuted audit, of the view alone.
-        seed: From which all randomness followed.
+        verdict: Verdict of the whole audit; of a refuted audit, of the view alone.
+        seed: Seed of all randomness.
         failed: Units of work that failed.
-        version: Of epsilometer, where the audit says.
+        version: Version of epsilometer, where the audit says.
     """
 
     path: str

@@ -51,7 +51,7 @@ def log_to(tracker: Tracker, audit: Audit, *, prefix: str = "privacy.") -> None:
 
     Args:
         tracker: Where to.
-        audit: Of any subject.
+        audit: Audit of any subject.
         prefix: Before all names, which else might be taken: a training run has a seed of its own.
     """
     entries = list_entries(audit)

@@ -22,7 +22,7 @@ class Attack:
     """Hold scores of one attack; higher means "was in".
 
     Attributes:
-        name: By which it is chosen where a file has several.
+        name: Name by which it is chosen where a file has several.
         inside: Scores of records that were trained on.
         outside: Scores of records that were not.
     """
@@ -85,7 +85,7 @@ class Opened:
 
     Attributes:
         path: The file.
-        names: Of its columns or arrays, or of lists in an object of JSON, in their order.
+        names: Names of its columns or arrays, or of lists in an object of JSON, in their order.
         read: Returns the numbers of one of them.
         tree: What a file of JSON or pickle holds, as inert objects; None of others.
         open_beside: Opens another file of the same folder.

@@ -68,7 +68,7 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
             killed is resumed, if the settings are the same.
         claim: The claimed ε, or a ``Claim``; by default what the strategy's own accountant reports,
             where it keeps one at this δ.
-        seed: Of directions and chosen nodes; drawn by the system unless given. It is a secret:
+        seed: Seed of directions and chosen nodes; drawn by the system unless given. It is a secret:
             whoever has it can subtract the canaries. The run directory keeps it, for its owner.
         family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
         clip_norm: Norm of a canary. By default the clipping norm: that of the messages' config

@@ -61,7 +61,7 @@ class Commitments:
         """Take what a client said out of its reply; return its canary where it is one of ours.
 
         Args:
-            record: Of the reply.
+            record: Record of the reply.
             expected: The hash of the audit's canaries; None before that is known.
         """
         said = record.pop(PLANTED, None)

@@ -96,7 +96,7 @@ class Planting:
         failed: Replies of clients that were errors.
         missing: How often a node that was asked to train did not reply.
         example: What a client's reply looks like, where that is known.
-        weighted_by_key: By which number replies are weighted.
+        weighted_by_key: Key of the number by which replies are weighted.
         rounds: What was checked of the released weights.
         ended: Why the audit ended before the run did; empty where it did not.
     """

@@ -90,7 +90,7 @@ class ReplyMaker:
             asked: What its node was asked.
             sent: The weights in that; zeros where clients answer with updates.
             example: What a client's reply looks like, where that is known.
-            weights: By what numbers of the example are multiplied, by their names.
+            weights: Weights by which numbers of the example are multiplied, by their names.
         """
         planted, content = self._regenerate(sent, number, norm), CanaryReply()
         if example is None:

@@ -46,7 +46,7 @@ class PrivacyAudit(TrainerCallback):
         planted: What ``plant_texts`` returned.
         claim: The claimed ε, or a ``Claim``; by default what the accountant reports at ``delta``.
         delta: δ; not needed beside a ``Claim``.
-        confidence: Of all bounds together.
+        confidence: Confidence of all bounds together.
         scores: As of ``LanguageModel``.
         watch: ``watch(optimizer, loader)`` starts what watches the noise and clipping of the run:
             with Opacus ``lambda optimizer, loader: audited(engine, optimizer, loader)``.
@@ -55,7 +55,7 @@ class PrivacyAudit(TrainerCallback):
         tokenizer: Where the Trainer has none.
         batch_size: Canaries that are measured at once.
         card: Whether ``README.md`` is written.
-        seed: Of ties.
+        seed: Seed of ties.
 
     Attributes:
         audit: The audit, once training has ended; None before, and in other processes.

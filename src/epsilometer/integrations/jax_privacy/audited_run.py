@@ -65,10 +65,10 @@ def audited(
         steps: As of :func:`read_books`.
         noise: Correlated noise that is declared: a noising matrix (array or ``StreamingMatrix``,
             with ``steps``), or a :class:`~epsilometer.conformance.whitening.Whitening`.
-        sensitivity: Of the declared noise's encoder to one record; by default the largest norm of
-            its columns, which holds where a record takes part once per band.
+        sensitivity: Sensitivity of the declared noise's encoder to one record; by default the
+            largest norm of its columns, which holds where a record takes part once per band.
         canaries: How many; half of them are in.
-        seed: Of coins, steps and directions.
+        seed: Seed of coins, steps and directions.
     """
     _validate.positive(noise_multiplier=noise_multiplier, clip_norm=clip_norm)
     _validate.whole(1, records=records)
@@ -123,7 +123,7 @@ class Audited:
     """An audit that watches a JAX loop; made by :func:`audited`.
 
     Attributes:
-        privatizer: To be used in place of the one that was given.
+        privatizer: Use it in place of the one that was given.
         watch: What was seen so far.
     """
 

@@ -32,7 +32,7 @@ def score_canaries(
     Args:
         loss: Called as ``loss(params, record)`` on a tree of one canary, without a batch axis;
             returns a number.
-        params: Of the trained model.
+        params: Parameters of the trained model.
         canaries: Tree of arrays with one canary per row.
         included: Which were in, shape ``(m,)``.
         before: Parameters before training; then scores are by how much the loss fell, so that

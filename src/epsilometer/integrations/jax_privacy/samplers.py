@@ -73,8 +73,8 @@ def check(
         records: Records of the training set.
         delta: δ of both ε.
         steps: As of :func:`read_books`.
-        batch_size: Of a loader that does not say it.
-        seed: For watching unknown loaders.
+        batch_size: Batch size, for a loader that does not state it.
+        seed: Seed for watching unknown loaders.
 
     Example:
         >>> import dp_accounting

@@ -73,7 +73,7 @@ def audited(
         noise: Correlated noise that the optimiser declares (DP-FTRL, matrix factorisation): a
             mixing matrix, or what else ``conformance.whitening.Whitening`` takes. It is whitened
             before it is checked.
-        seed: Of coins, steps and directions.
+        seed: Seed of coins, steps and directions.
     """
     check_engine(privacy_engine, "audited(privacy_engine, optimizer, loader)")
     check_optimizer(optimizer)

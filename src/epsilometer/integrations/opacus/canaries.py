@@ -100,7 +100,7 @@ class StridedCanaries:
     Args:
         count: How many.
         sizes: Coordinates of each tensor.
-        key: From which the signs follow.
+        key: Key from which the signs follow.
         device: Where the tensors are; one byte per coordinate is kept there.
 
     Example:
@@ -224,7 +224,7 @@ class PlantedCanaries:
         parameters: Which are trained.
         loader: Whose sampling decides when canaries take part.
         count: How many canaries; each is in by its own fair coin.
-        seed: Of coins, steps and directions.
+        seed: Seed of coins, steps and directions.
 
     Attributes:
         included: Which are in, shape ``(m,)``.

@@ -30,9 +30,9 @@ class LoudRows:
 
     Args:
         optimizer: A ``DPOptimizer`` that holds gradients of single records.
-        names: Of its parameters.
+        names: Names of its parameters.
         watch: What is shown to it.
-        seed: Of directions.
+        seed: Seed of directions.
     """
 
     def __init__(

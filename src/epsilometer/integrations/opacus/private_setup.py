@@ -57,7 +57,7 @@ def make_private(
         sampler: ``"balls-in-bins"`` or ``"poisson"``.
         physical_size: The most records in a batch; larger ones keep a random subset, and what that
             costs is booked too. By default nothing is cut.
-        seed: For the same batches again; keep it secret.
+        seed: Seed for the same batches again; keep it secret.
         options: Further options of ``PrivacyEngine.make_private``.
 
     Returns:

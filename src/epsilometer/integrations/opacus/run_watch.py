@@ -54,7 +54,7 @@ class RunWatch:
         optimizer: Its ``DPOptimizer``.
         loader: Its loader.
         canaries: What is put into it.
-        seed: Of loud records.
+        seed: Seed of loud records.
         noise: Correlated noise that is declared, as of ``conformance.whitening.Whitening``.
 
     Attributes:

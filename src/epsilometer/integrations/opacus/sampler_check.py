@@ -56,7 +56,7 @@ def check(
         delta: δ of both ε.
         epochs: How many are planned; by default what is on the engine's books is checked, and a
             plan of one epoch where no engine is given.
-        seed: For watching unknown samplers.
+        seed: Seed for watching unknown samplers.
     """
     engine = privacy_engine_or_loader
     if not is_engine(engine):

@@ -48,7 +48,7 @@ class Setup:
     Attributes:
         records: n.
         divisor: What the step divides the noisy sum by, as measured.
-        rate: At which batches are drawn.
+        rate: Rate at which batches are drawn.
         noise_multiplier: σ.
         clip_norm: C.
         parameters: Coordinates that are trained.
@@ -91,7 +91,7 @@ def replay_setup(
             ``CrossEntropyLoss``.
         claim: What is claimed, if it is to be shown beside.
         delta: δ of a claim that is a number.
-        seed: Of everything random in the set-up and its step.
+        seed: Seed of everything random in the set-up and its step.
 
     Example:
         >>> import torch, warnings

@@ -62,7 +62,7 @@ class StepReplayer:
         optimizer: The ``DPOptimizer``.
         loss: As of :func:`replay`.
         batch: As of :func:`replay`.
-        seed: Of the randomness of all steps.
+        seed: Seed of the randomness of all steps.
     """
 
     def __init__(

@@ -282,7 +282,7 @@ def lira(
             record's own centre, which is better where models are few. ``"auto"``: ``"record"``
             where every record has 32 models on either side. Always divided by the number of
             models, not one less.
-        centre: Of a record's models.
+        centre: Mean over a record's models.
 
     Example:
         >>> member = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], bool)

@@ -56,7 +56,7 @@ class FittedClassifier:
         published_as: What others are given: ``"file"``, ``"api"`` or ``"labels"``.
         model_file: The file that is to be published; its bytes are searched beside the model.
         decimals: With how many decimals an API shows probabilities; None: all.
-        rules: By which it is judged; by default those of ``Classifier``.
+        rules: Rules that judge it; by default those of ``Classifier``.
         title: What is audited, in words; the model's class by default.
         caveats: What a reader must know beforehand.
         source: Where the records came from, if from a file.
@@ -131,8 +131,8 @@ class FittedTask:
         codes: Positions of the records' labels among them.
         member: Who the model was trained on.
         content: Bytes of the model's file, if there is one.
-        confidence: Of the verdict.
-        seed: From which all randomness follows.
+        confidence: Confidence of the verdict.
+        seed: Seed of all randomness.
     """
 
     def __init__(self, subject: FittedClassifier, request: Request) -> None:

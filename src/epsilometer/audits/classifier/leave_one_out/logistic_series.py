@@ -38,8 +38,8 @@ class Series:
     Args:
         design: Features of all records, with their intercept.
         codes: Their classes, 0 or 1.
-        weights: Of their losses.
-        penalty: Of the coefficients.
+        weights: Weights of their losses.
+        penalty: Penalty of the coefficients.
         at: The minimiser with all records.
         slope: The gradient there, which is rounding.
         factor: Upper triangular factor U of the Hessian there.

@@ -46,13 +46,13 @@ class NetworkClassifier:
         module: The architecture.
         epochs: Passes over the records.
         batch_size: Records of a step.
-        learning_rate: Of the mean gradient.
+        learning_rate: Learning rate of the mean gradient.
         optimizer: ``"adam"``, ``"sgd"``, or one of :mod:`~epsilometer.networks.optimizers` with
             parameters of its own.
         loss: ``loss(outputs, classes)``, one number per record; cross-entropy by default.
         initial: ``"fresh"``: first weights are drawn from ``random_state``, as ``reset_parameters``
             of each layer would; ``"given"``: they are those of the module.
-        random_state: Of first weights, batches and dropout; None counts as 0.
+        random_state: Random state of first weights, batches and dropout; None counts as 0.
         device: ``"cpu"`` or ``"cuda"``.
         at_once: Leave-one-out models that are trained at once; as many as are quick by default.
 
@@ -135,10 +135,10 @@ class Networks(Fits):
 
     Attributes:
         how: Module and training.
-        features: Of all records, as float32.
-        places: Of their labels among the classes.
+        features: Features of all records, as float32.
+        places: Places of their labels among the classes.
         classes: How many.
-        seed: Of first weights, batches and dropout.
+        seed: Seed of first weights, batches and dropout.
         block: Models trained at once.
         alone: Whether it fills a card by one process.
         caveats: What a reader must know.

@@ -130,7 +130,7 @@ def pdtp(
         ranked: How a screen ranks all records, in place of ``screen_records``.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record, or
             held as fitted to all.
-        seed: Of the sample, and of refits.
+        seed: Seed of the sample, and of refits.
         engine: What refits run on.
         directory: Where refits are kept, so that they can be resumed.
         patience: Seconds that refits may take; more is refused before it begins.

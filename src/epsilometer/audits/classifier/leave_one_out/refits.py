@@ -56,10 +56,10 @@ class LeaveOneOut:
     ``without`` is ``(records, queries, classes)``.
 
     Attributes:
-        full: Of the model trained on all records.
-        without: Of the model trained without the record.
-        null: Of a model trained on all with another seed: ``full`` itself where training is not
-            random.
+        full: ln p under the model trained on all records.
+        without: ln p under the model trained without the record.
+        null: ln p under a model trained on all with another seed: ``full`` itself where training is
+            not random.
         path: How it was computed.
         caveats: What a reader must know.
     """
@@ -144,7 +144,7 @@ def refit(
         y: Labels.
         records: Which are left out, as row numbers.
         queries: Features to ask about instead of each record's own.
-        seed: Of training, and of the null floor.
+        seed: Seed of training, and of the null floor.
         engine: What executes the refits; processes of this machine by default.
         directory: Where they are kept, so that the same call can finish them after a crash.
         patience: Seconds that they may take; more is refused before it begins.

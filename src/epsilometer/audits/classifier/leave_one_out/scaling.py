@@ -32,7 +32,7 @@ class Peeled:
         last: The estimator.
         features: As they would reach it unscaled, ``(records, columns)``.
         centre: What scaling subtracts, with all records.
-        spread: By what it divides, with all records.
+        spread: Standard deviation by which it divides, with all records.
         scalers: The columns of each scaler, and the scaler.
         changed: Records without which preprocessing changes in another way.
         rotated: Whether the columns are rotated at the end.

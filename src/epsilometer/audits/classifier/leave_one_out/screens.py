@@ -67,7 +67,7 @@ def screen_records(
         X: Features.
         y: Labels.
         screen: Which.
-        seed: Of the halves, and of training.
+        seed: Seed of the halves, and of training.
         engine: What trains models of halves.
 
     Example:

@@ -54,7 +54,7 @@ class RandomDecisionTrees(_LeafClassifier):
         smoothing: Laplace's: so many records of each class are added to each leaf.
         average: "arithmetic" over trees as in Fan et al.; "geometric" as in training_privacy's
             Proposition 6.8, which is proved before the classes are made to sum to 1, as here.
-        seed: Of the structure.
+        seed: Seed of the structure.
 
     Example:
         >>> model = RandomDecisionTrees(trees=50, depth=3).fit([[0.1], [0.2], [0.9]], [0, 0, 1])

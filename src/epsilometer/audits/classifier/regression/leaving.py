@@ -34,9 +34,9 @@ class Left:
 
     Attributes:
         records: Which were left out.
-        full: Of the model trained on all records.
-        without: Of the model trained without the record.
-        null: Of a model trained on all with another seed.
+        full: ln p under the model trained on all records.
+        without: ln p under the model trained without the record.
+        null: ln p under a model trained on all with another seed.
         drawn: Whether the records were drawn by chance, or are all.
         path: How it was computed.
         caveats: What a reader must know.

@@ -72,10 +72,10 @@ class Regressor(PublishedModel):
             of predictions are judged.
         shadows: Models in the pool of shadows; all of them are attacked.
         groups: Column → group of each record, to see whether some are more at risk.
-        rules: By which it is judged.
-        feature_names: Of the columns of X.
+        rules: Rules that judge it.
+        feature_names: Names of the columns of X.
         categorical: Which columns of X are mere names of something.
-        record_names: Of the records, for ``records.csv`` in the run's directory alone.
+        record_names: Names of the records, for ``records.csv`` in the run's directory alone.
         show_records: Write row numbers of the riskiest records into the result.
         title: What is audited, in words; the estimator's class by default.
         caveats: What a reader must know beforehand.

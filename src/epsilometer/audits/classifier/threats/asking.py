@@ -51,7 +51,7 @@ class AskingHalves(Halves):
 
     Attributes:
         fit: Trains, and returns what predicts ln p.
-        features: Of all records.
+        features: Features of all records.
         labels: Places of their labels.
         questions: Question → features of all records, changed in one way after the other.
         decimals: With how many decimals probabilities are shown; None: all. −1: the class alone.
@@ -115,7 +115,7 @@ def ask_models(
         questions: Question → features of all records, changed in one way after the other.
         models: How many, at least 4.
         decimals: With how many decimals probabilities are shown; None: all. −1: the class alone.
-        seed: From which records and the seeds of training are drawn.
+        seed: Seed from which records and the seeds of training are drawn.
         engine: What executes training.
         directory: Where models live, so that the same call can finish them.
         listen: Callbacks that receive events.

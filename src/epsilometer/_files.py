@@ -1,6 +1,6 @@
 """Read and write files that others may have prepared: no links, no pipes, no surprises in size.
 
-A run's directory may lie where somebody else can write, and a result may come from anywhere. What
+A run's directory may lie where someone else can write, and a result may come from anywhere. What
 is read must be a plain file of a bounded size. What is written goes into the directory that was
 meant, never through a link, and is readable by its owner alone unless it is to be shared.
 """

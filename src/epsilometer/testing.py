@@ -42,10 +42,10 @@ class ClaimRefuted(AssertionError):
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """What an audit of so many runs can notice at all. Computed; nothing is trained.
+    """What an audit of this many runs can notice at all. Computed; nothing is trained.
 
     Attributes:
-        reach: No attack, however good, refutes a claim above this ε in so many runs.
+        reach: No attack, however good, refutes a claim above this ε in this many runs.
         power: The smallest ε of an additive mechanism (Gaussian noise; Laplace where δ = 0) whose
             best attack refutes the claim 4 times in 5. Infinite where none does.
         noise: Its noise, as a share of what the claim needs.
@@ -80,7 +80,7 @@ def assert_private(
         where it could not have failed: not where a run raises or scores nan, nor with too few
         runs for the claim.
     Assumption: ``train`` takes all its randomness from its seed, so that runs are independent: each
-        gets a seed of its own. The record was not chosen by looking at runs of this audit.
+        gets its own seed. The record was not chosen by looking at runs of this audit.
 
     Args:
         claim: The claimed ε, or a ``Claim``.
@@ -162,7 +162,7 @@ def summary(found: Audit) -> str:
 
 
 def reach(claim: Claim, *, runs: int = RUNS, confidence: float = CONFIDENCE) -> Reach:
-    """Compute what ``assert_private`` can notice with so many runs, before any is done.
+    """Compute what ``assert_private`` can notice with this many runs, before any is done.
 
     Guarantee: ``reach`` is exact.
     Assumption: ``power`` is known to a few percent, by simulated audits.

@@ -95,7 +95,7 @@ def allocation_epsilon(
 
 
 def _read(law: LossDistribution | None, epochs: int, delta: float) -> float:
-    """Return ε of so many epochs; infinite where too much of the law is."""
+    """Return ε of this many epochs; infinite where too much of the law is."""
     if law is None or -math.expm1(epochs * math.log1p(-law.infinite)) >= delta:
         return math.inf
     return find_epsilon([(law, epochs)], delta, rounding="up")

@@ -162,7 +162,7 @@ def poisson_bound(
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseLimit:
-    """What scores say of the noise: it is at most so much.
+    """What scores say of the noise: it is at most this much.
 
     Attributes:
         noise_multiplier: Upper limit s⁺; infinite where the scores say nothing.
@@ -365,7 +365,7 @@ def _mover(sampling_rate: float, steps: int) -> rank_sum.Move:
 
 
 def _frontier(sampling_rate: float, steps: int) -> Frontier:
-    """What noise s = 1/merit allows of an attack that sees so many steps."""
+    """What noise s = 1/merit allows of an attack that sees this many steps."""
     if sampling_rate == 1:  # a Gaussian pair, μ = √T/s
         root = math.sqrt(steps)
         return Frontier(

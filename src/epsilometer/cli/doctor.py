@@ -1,7 +1,7 @@
 """Check what is installed and works here: ``epsilometer doctor``.
 
-Nothing here imports a package that might be broken. Packages are imported in a process of their
-own: one that raises, hangs or kills its process is a line in the answer.
+Nothing here imports a package that might be broken. Each is imported in a separate process: one
+that raises, hangs or kills its process is a line in the answer.
 """
 
 import os
@@ -130,7 +130,7 @@ class Check:
 def doctor(address: str | None, as_json: bool) -> None:
     """Check what is installed and whether it works.
 
-    Imports every package in a process of its own, computes a bound, and has two workers run a
+    Imports every package in a separate process, computes a bound, and has two workers run a
     unit each. Exit code 0 if epsilometer works, whatever extras are missing; 3 if it does not; 2
     if no scheduler answers at --address.
 

@@ -399,7 +399,7 @@ def field_options(
         into: Name of the dictionary among the command's arguments.
         special: Types of fields that are no plain values.
         defaults: What help shows as default where the class has none.
-        repeated: Fields of several values, each given by an option of its own.
+        repeated: Fields of several values, each given by its own option.
     """
     hints = typing.get_type_hints(cls)
     known = {field.name: field.default for field in dataclasses.fields(cls)}

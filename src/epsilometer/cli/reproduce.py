@@ -29,7 +29,7 @@ Setting = Literal["same", "other"]
 
 
 class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody says of a row: numbers, or words where there are none.
+    """What someone says of a row: numbers, or words where there are none.
 
     Attributes:
         value: A number as printed, or several with ", " between them.
@@ -93,7 +93,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Attributes:
         name: What it is of; functions that measure call it so, too.
         published: What is printed; empty where only ours is there.
-        ours: What the full call found; empty where nobody has run it.
+        ours: What the full call found; empty where no one has run it.
         exact: Whether no chance is in it, so that printed digits must be met.
         setting: Whether data and size are the paper's; empty stands for what the item says.
         expect: What is demanded where digits cannot be compared.

@@ -19,7 +19,7 @@ class CarryoverCheck(EvidenceCheck):
     Momentum of sums before noise, gradients that are not cleared, and noise meant for one step
     that covers several show here. The noise of a step is independent of who was in steps before.
 
-    Guarantee: at most a share ``level`` of right programs is ever accused, whenever it is stopped.
+    Guarantee: at most a share ``level`` of right programs is ever flagged, whenever it is stopped.
     Assumption: components of the noise in the canaries' directions are independent, Gaussian and
         of one scale, given all earlier steps.
 

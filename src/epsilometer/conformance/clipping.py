@@ -42,7 +42,7 @@ class ClippingWatch:
     Where sums with and without the record can be subtracted, the norm of the difference is taken as
     it is.
 
-    Guarantee: at most a share ``level`` of right programs is ever accused.
+    Guarantee: at most a share ``level`` of right programs is ever flagged.
     Assumption: directions are uniform on the sphere, redrawn for each batch, and unknown to the
         program.
 

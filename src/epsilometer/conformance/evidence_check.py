@@ -58,7 +58,7 @@ class EvidenceCheck:
 
     Args:
         shares: Checks that share the level.
-        level: Chance of accusing a right program, for all of them together.
+        level: Chance of flagging a right program, for all of them together.
 
     Attributes:
         name: Name of the check.

@@ -31,7 +31,7 @@ class ParticipationWatch:
     that repeat. Their evidence is made of likelihood ratios, each given all earlier batches. Two
     checks are exact: a record twice in a batch, and more gradient rows than records drawn.
 
-    Guarantee: at most a share ``level`` of right runs is ever accused, whenever it is stopped. It
+    Guarantee: at most a share ``level`` of right runs is ever flagged, whenever it is stopped. It
         does not depend on how batches are divided into epochs.
     Assumption: in a right run every record enters every batch independently, all with the same
         chance, at most the booked rate. Fewer records than the rate says are a remark.
@@ -39,7 +39,7 @@ class ParticipationWatch:
     Args:
         records: Records of the training set.
         rate: The booked rate of a batch, in (0, 1].
-        level: Chance of accusing a right run, for all checks together.
+        level: Chance of flagging a right run, for all checks together.
 
     Example:
         >>> rng = np.random.default_rng(0)

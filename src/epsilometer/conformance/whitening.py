@@ -84,7 +84,7 @@ class Whitening:
         return self._law.row(step)
 
     def make_encoder(self, steps: int) -> FloatArray:
-        """Return C, by which residuals of so many steps are multiplied to whiten them.
+        """Return C, by which residuals of this many steps are multiplied to whiten them.
 
         Example:
             >>> Whitening.by_tree().make_encoder(2)

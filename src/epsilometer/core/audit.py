@@ -98,7 +98,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
         format: Format of the file; readers refuse others.
         subject: What was audited, in words.
         claim: What was claimed, if anything.
-        findings: What was found, the gravest first.
+        findings: What was found, the most severe first.
         advice: What to do, in sentences.
         caveats: What a reader must know.
         cites: Keys of ``references.BIBLIOGRAPHY``, beside those of bounds and estimates.
@@ -152,7 +152,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def views(self) -> tuple[EpsilonFinding, ...]:
-        """What bounds ε, one per adversary's view, the gravest first."""
+        """What bounds ε, one per adversary's view, the most severe first."""
         return tuple(view for finding in self.findings for view in finding.views)
 
     @property
@@ -211,7 +211,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
         return min(known) if self.claim is not None and known else None
 
     def find(self, kind: type[_T]) -> tuple[_T, ...]:
-        """Return the findings of one kind, the gravest first."""
+        """Return the findings of one kind, the most severe first."""
         return tuple(finding for finding in self.findings if isinstance(finding, kind))
 
     def one(self, kind: type[_T]) -> _T | None:

@@ -190,7 +190,7 @@ class CheckedRun(Protocol):
 
     @property
     def checks(self) -> "tuple[Check, ...]":
-        """What was checked, the gravest first."""
+        """What was checked, the most severe first."""
         ...
 
     @property
@@ -240,7 +240,7 @@ class AttackSummary(Plain, frozen=True, kw_only=True):
 
 
 class Curve(Plain, frozen=True, kw_only=True):
-    """What some guarantee allows: the least FNR at each FPR, under its name."""
+    """What some guarantee allows: the smallest FNR at each FPR, under its name."""
 
     name: str
     fpr: tuple[float, ...]
@@ -304,7 +304,7 @@ class EpsilonFinding(BaseFinding, frozen=True, kw_only=True):
     """What one adversary's view of the program proves about its ε.
 
     A claim is judged by ``bound`` and by what was computed without sampling. Choosing the largest
-    of several bounds would cost confidence that nobody paid for.
+    of several bounds would cost confidence that no one paid for.
 
     Attributes:
         subject: What was attacked, and who sees what, in words.

@@ -207,7 +207,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One thing that is drawn; what a file holds and nobody can draw is left out.
+    """One thing that is drawn; what a file holds and no one can draw is left out.
 
     Attributes:
         name: What the legend calls it.
@@ -330,7 +330,7 @@ class Document(Section):
     Attributes:
         cites: Keys of ``BIBLIOGRAPHY``.
         decisive: How many of its first blocks are for the person who decides, the others being
-            for engineers; 0 where all are for everybody.
+            for engineers; 0 where all are for everyone.
     """
 
     cites: tuple[str, ...] = ()

@@ -88,7 +88,7 @@ class SamplerFinding(BaseFinding, frozen=True, kw_only=True):
             necessary. None where nothing was claimed.
         sufficient_noise: Noise multiplier from which the claim is certainly true with this sampler;
             infinite where nothing is proved, None where nothing was claimed.
-        remedies: Samplers with the noise that keeps the claim by proof, the least noise first;
+        remedies: Samplers with the noise that keeps the claim by proof, the smallest noise first;
             empty where nothing was claimed.
         balls_in_bins: What the ε of the same noise with balls in bins is at most.
         published: The lower bound of Chua et al. for one epoch of shuffling; 0 for more epochs or
@@ -112,7 +112,7 @@ class ConformanceFinding(BaseFinding, frozen=True, kw_only=True):
     Assumption: a right program adds independent Gaussian noise of at least the accounted scale.
 
     Attributes:
-        checks: What was checked, and what could not be; the gravest first.
+        checks: What was checked, and what could not be; the most severe first.
         steps: Steps that were seen.
         level: Chance of a violation on a right program, for all checks together.
         bound: The ε of what ran: of the noise that was measured, and of what a record was seen to
@@ -435,7 +435,7 @@ class RemovalPlan(BaseFinding, frozen=True, kw_only=True):
 
 
 class RoundingStep(BaseFinding, frozen=True, kw_only=True):
-    """Probabilities shown with so many decimals.
+    """Probabilities shown with this many decimals.
 
     Attributes:
         decimals: How many; None: all. −1: the predicted class alone.
@@ -463,8 +463,8 @@ class RemedyFinding(BaseFinding, frozen=True, kw_only=True):
         advantage: The largest TPR − FPR of any attack.
         accuracy: Accuracy of models on records that they were not trained on.
         exposed: Records above the limit of PDTP; None where only the riskiest were measured again.
-        in_file: Records that the model's file tells of; None where nobody is given it.
-        outcome: The gravest outcome of any rule; unclear where one was not measured again.
+        in_file: Records that the model's file tells of; None where no one is given it.
+        outcome: The most severe outcome of any rule; unclear where one was not measured again.
         helps: Whether fewer rules fail, or an attack loses a quarter of its success at least.
     """
 
@@ -479,7 +479,7 @@ class RemedyFinding(BaseFinding, frozen=True, kw_only=True):
 
 
 class Variation(BaseFinding, frozen=True, kw_only=True):
-    """How much predictions at the same records vary for reasons that are nobody's record.
+    """How much predictions at the same records vary for reasons that are no one's record.
 
     Attributes:
         cause: What was varied: the initialisation, or which records were drawn.

@@ -53,7 +53,7 @@ def to_plain(value: Any) -> Any:
 
 
 def make_html_table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a small table for notebooks, in which whatever somebody wrote stays text."""
+    """Return a small table for notebooks, in which whatever someone wrote stays text."""
     cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in cells)
     return f"<table><caption>{escape(title)}</caption>{body}</table>"

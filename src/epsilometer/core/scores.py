@@ -21,7 +21,7 @@ _DESIGNS = {
 
 
 def describe_design(design: str, inclusion: float = 0.5) -> str:
-    """Describe a design in words; nothing of one that nobody stated.
+    """Describe a design in words; nothing of one that no one stated.
 
     Example:
         >>> describe_design("coins", 0.25)

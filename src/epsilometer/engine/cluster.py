@@ -160,7 +160,7 @@ class Cluster:
         self._flying.clear()
 
     def _share(self) -> None:
-        """Send the call as a task of its own: once, and again where its worker died."""
+        """Send the call as a separate task: once, and again where its worker died."""
         try:
             self._shared = self._client.submit(_return_call, self._call, pure=False)
         except (TypeError, AttributeError, PicklingError) as error:

@@ -46,7 +46,7 @@ class MakeEngine(Protocol):
     """Builds an engine from the options of a command; a row of ``ENGINES``."""
 
     def __call__(self, workers: int, address: str | None) -> Engine:
-        """Return an engine of so many workers, 0 for its own choice, at this address."""
+        """Return an engine of this many workers, 0 for its own choice, at this address."""
         ...
 
 

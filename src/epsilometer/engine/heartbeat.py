@@ -1,6 +1,6 @@
 """Write down every second which units are under way, so that others see that a run lives.
 
-``leases.json`` lies in the directory of a run while somebody works on it. It says who holds which
+``leases.json`` lies in the directory of a run while someone works on it. It says who holds which
 unit for how long, and what is usual. A unit that takes much longer is reported, once. Nothing is
 decided by this file, and a run does without it where it cannot be written.
 """

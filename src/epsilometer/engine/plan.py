@@ -146,7 +146,7 @@ class Plan:
 
 
 def _key(secret: bytes, digests: Mapping[str, str]) -> dict[str, str]:
-    """Return digests that only somebody who has the secret can compute from the data."""
+    """Return digests that only someone who has the secret can compute from the data."""
     return {
         name: hmac.digest(
             secret, f"{name}\0{digest}".encode("utf-8", "surrogatepass"), "sha256"

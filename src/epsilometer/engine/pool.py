@@ -1,6 +1,6 @@
 """Start worker processes on this machine, hand them units, and notice when one dies.
 
-Every worker has a pipe of its own, so that a death says which units are lost and touches nobody
+Every worker has its own pipe, so that a death says which units are lost and touches no one
 else. A worker reads its pipe all the time and ends when the other end is gone. Arrays come back in
 pieces, by their bytes: nothing that a unit returned is unpickled here.
 """

@@ -255,7 +255,7 @@ class RunsJob:
 
 
 def choose_block(runs: int) -> int:
-    """Return how many runs of either kind make a unit of work where nobody says it."""
+    """Return how many runs of either kind make a unit of work where no one says it."""
     return -(-runs // _UNITS)
 
 

@@ -39,18 +39,18 @@ class JsonService:
     """A service that answers a POST of JSON with JSON.
 
     Every answer is written to a journal before it is used. Asked the same in the same order again,
-    as after a crash, it reads what is there and asks for what is missing. So each model needs a
-    journal of its own. The key of the service is read from the environment for every request, and
-    goes into the header of the request and nowhere else.
+    as after a crash, it reads what is there and asks for what is missing. So each model needs its
+    own journal. The key of the service is read from the environment for every request, and goes
+    into the header of the request and nowhere else.
 
     Guarantees: nothing that was answered is asked again. No more than ``per_second`` requests are
         begun per second by one object. An answer that ``check`` refuses raises and is not kept.
-    Assumes: the service draws every answer independently, by randomness of its own.
+    Assumes: the service draws every answer independently, by its own randomness.
 
     Attributes:
         url: Where to; https, unless the service is on this computer. Nothing for this computer
             goes through a proxy.
-        journal: A file for its answers. It names requests by codes that nobody can compute who
+        journal: A file for its answers. It names requests by codes that no one can compute who
             does not have the key beside it, and never holds requests.
         per_second: Requests a second.
         timeout: Seconds without a sign of the service after which a try has failed.

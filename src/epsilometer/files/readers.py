@@ -144,11 +144,11 @@ def hash_file(path: Path) -> tuple[str, str]:
 
 
 class _TooLarge(UnreadableFile):
-    """More than anybody expects of a file."""
+    """More than anyone expects of a file."""
 
 
 def refuse_huge(path: Path, size: int) -> None:
-    """Refuse what would take more memory than anybody expects of a file."""
+    """Refuse what would take more memory than anyone expects of a file."""
     if size > LARGEST:
         raise _TooLarge(
             f"Expected at most {LARGEST / 2**30:g} GiB, {path.name!r} has {size / 2**30:.1f}."

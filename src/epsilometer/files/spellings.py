@@ -97,7 +97,7 @@ def _read_dates(name: str, texts: list[str]) -> list[float | None] | None:
 
 
 def _read_date(text: str, order: str) -> float | None:
-    """Return days since 1970; None of what is no date in that order."""
+    """Return days since 1970; None of what is not a date in that order."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None

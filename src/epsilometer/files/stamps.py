@@ -1,6 +1,6 @@
 """Stamp results: when, where and from which commit they came, beside their deterministic bytes.
 
-A result holds no time, so that the same run gives the same bytes. Its stamp is a file of its own:
+A result holds no time, so that the same run gives the same bytes. Its stamp is a separate file:
 ``stamp.json`` in the directory of a run, ``audit.stamp.json`` beside ``audit.json``.
 """
 
@@ -35,7 +35,7 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         time: UTC, ISO 8601.
-        commit: Commit of the git repository around the working directory; empty where there is none.
+        commit: Commit of the git repository of the working directory; empty without one.
         modified: Whether tracked files there differed from the commit. Pages (``.html``, ``.md``,
             ``.svg``), results and stamps do not count: audits write them. All other JSON files do.
         system: Operating system and machine type.

@@ -70,7 +70,7 @@ def _take_rows(column: Column, rows: IntArray) -> Column:
 def cut_at_quantiles(column: Column, bins: int) -> Column:
     """Return a column of numbers as one of words, cut where equal shares lie; of words, as it is.
 
-    What is missing has a word of its own.
+    What is missing has its own word.
 
     Example:
         >>> cut = cut_at_quantiles(Column("age", np.array([20.0, 30.0, 40.0, np.nan])), 2)
@@ -102,7 +102,7 @@ def take_words(column: Column) -> NDArray[Any]:
 
 
 def spell_number(value: float) -> str:
-    """Return a number as a text of its own: different numbers have different texts.
+    """Return a number as a text: different numbers have different texts.
 
     Example:
         >>> spell_number(1.0), spell_number(1000001.0), spell_number(0.1)

@@ -18,7 +18,7 @@ def log_audit(audit: Audit, *, prefix: str = "privacy.") -> str:
 
     Args:
         audit: Audit of any subject.
-        prefix: Before all names, which else might be taken: a training run has a seed of its own.
+        prefix: Before all names, which else might be taken: a training run has its own seed.
 
     Returns:
         The id of the run.

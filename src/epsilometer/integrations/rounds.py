@@ -39,7 +39,7 @@ class IterateWatch:
 
     Guarantee: that of ``epsilometer.Cosines`` for all views together, and with ``accounted`` that
         of ``RoundWatch``.
-    Assumption: canaries are treated as clients are, and nobody who trains knows the seed.
+    Assumption: canaries are treated as clients are, and no one who trains knows the seed.
 
     Args:
         model: The weights before training, arrays by name. Floating-point arrays count.

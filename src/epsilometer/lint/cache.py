@@ -54,7 +54,7 @@ class Cache:
         self._used[key] = result
 
     def write(self) -> None:
-        """Write what was used in this call, and then what was known before, up to so many."""
+        """Write what was used in this call, and then what was known before, up to this many."""
         if self._file is None or all(key in self._known for key in self._used):
             return
         older = {key: each for key, each in self._known.items() if key not in self._used}

@@ -64,7 +64,7 @@ def _list_imports(text: str) -> list[Import]:
 
 
 def may_be_private(sources: Iterable[Source]) -> bool:
-    """Tell whether any of the texts names a DP library, or has an accountant of its own."""
+    """Tell whether any of the texts names a DP library, or has its own accountant."""
     markers = load_catalogue().markers
     for source in sources:
         text = to_text(source.content)

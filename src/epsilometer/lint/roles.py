@@ -341,7 +341,7 @@ class Roles:
     def _find_inherited(self, call: Call) -> set[Known]:
         """Return the libraries' classes that a class of the project makes an object of.
 
-        Where it has a constructor of its own, that is in ``super().__init__()``. A class that
+        Where it has its own constructor, that is in ``super().__init__()``. A class that
         overrides how it draws is another sampler.
         """
         project, module = self._flow.project, self.module
@@ -361,7 +361,7 @@ class Roles:
 
     @cached_property
     def trainings(self) -> list[Training]:
-        """Calls that make trainers with a loader of their own."""
+        """Calls that make trainers with their own loader."""
         return [made for call in self.module.calls for made in self._read_training(call)]
 
     def _read_training(self, call: Call) -> Iterator[Training]:

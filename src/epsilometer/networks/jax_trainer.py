@@ -1,6 +1,6 @@
 """Train many independent runs of DP-SGD with JAX: vectorised over runs, compiled per epoch.
 
-Every run has keys of its own, made of the number of the run and the number of the step. So what a
+Every run has its own keys, made of the number of the run and the number of the step. So what a
 run draws does not depend on how many others are trained beside it, or on how memory divides them.
 """
 

@@ -73,7 +73,7 @@ class Clients:
         return ClientRecords(x, y, sizes)
 
     def take_first(self, count: int) -> ClientRecords:
-        """Return records of the first clients, so many together if there are."""
+        """Return records of the first clients, this many together if there are."""
         return self.take(range(min(count, len(self._given))))  # each has one at least
 
 
@@ -307,7 +307,7 @@ def _stack_batches(batches: list[IntArray], rows: int) -> tuple[IntArray, np.nda
     """Return batches as rows of one width, and which places count.
 
     The others are filled with a record of the same batch, so that nothing is differentiated that
-    the batch has not; rows without a batch have the first record of all, and nobody reads them.
+    the batch has not; rows without a batch have the first record of all, and no one reads them.
     """
     width = max(batch.size for batch in batches)
     places = np.zeros((rows, width), np.int64)

@@ -30,7 +30,7 @@ _TINY = 1e-6  # added to norms, as Opacus does: never divides by zero, never cli
 
 
 class ManyModels:
-    """``runs`` models with weights of their own, called and differentiated together.
+    """``runs`` models with their own weights, called and differentiated together.
 
     Layers that are known take a fast path, which keeps no gradient of a single example but where it
     is smaller than the activations it is made of; what is not known goes through ``torch.func``.

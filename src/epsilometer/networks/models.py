@@ -231,7 +231,7 @@ def _shrink_by_lenet(side: int) -> int:
 
 
 def _find_least_side(kernel: int, padding: int) -> int:
-    """Return the least side of which two convolutions and poolings leave anything."""
+    """Return the smallest side of which two convolutions and poolings leave anything."""
     side = 1
     for _ in range(2):
         side = _POOLED * side + kernel - 1 - 2 * padding

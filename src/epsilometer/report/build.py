@@ -139,7 +139,7 @@ def _list_advice(audit: Audit) -> Iterator[Block]:
 
 
 def _tabulate_odds(audit: Audit) -> Iterator[Table]:
-    """Return how sure of one person's presence the claimed and the proved ε let somebody become."""
+    """Return how sure of one person's presence the claimed and the proved ε let someone become."""
     claim, rows = audit.claim, []
     if claim is not None:
         rows.append((f"ε = {claimed(claim.epsilon)}, as claimed", "at most", claim.epsilon))

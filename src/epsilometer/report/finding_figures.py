@@ -163,7 +163,7 @@ def _draw_removal(audit: Audit) -> Iterator[Figure]:
 
 
 def _draw_variation(audit: Audit) -> Iterator[Figure]:
-    """Return how much predictions vary for reasons that are nobody's record."""
+    """Return how much predictions vary for reasons that are no one's record."""
     variations = audit.find(Variation)
     if not variations:
         return

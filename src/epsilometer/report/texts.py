@@ -382,7 +382,7 @@ SUSPICIONS = (0.01, 0.5)  # how sure somebody is before looking: one in a hundre
 
 
 def word_belief(epsilon: float, before: float) -> str:
-    """Say how sure somebody can become who believed it with chance ``before``, under ε-DP.
+    """Say how sure someone can become who believed it with chance ``before``, under ε-DP.
 
     Example:
         >>> word_belief(3.0, 0.01), word_belief(8.0, 0.5)

@@ -185,5 +185,5 @@ def _count_steps(sampler: Sampler, records: int, batch_size: int) -> int:
 
 
 def _exceeds(records: int, rate: float, size: int) -> float:
-    """Return the chance that more than ``size`` of so many records are drawn."""
+    """Return the chance that more than ``size`` of this many records are drawn."""
     return float(bdtrc(size, records, rate)) if size < records else 0.0

@@ -135,7 +135,7 @@ class SquareRoot:
             _validate.whole(1, bands=self.bands)
 
     def __call__(self, rounds: int) -> FloatArray:
-        """Return C of so many rounds, ``(rounds, rounds)``."""
+        """Return C of this many rounds, ``(rounds, rounds)``."""
         _validate.whole(1, rounds=rounds)
         k = np.arange(1, min(rounds, self.bands or rounds))
         column = np.zeros(rounds)
@@ -193,7 +193,7 @@ class MatrixNoise:
         return _Solving(self.matrix(rounds), size, generator)
 
     def matrix(self, rounds: int) -> FloatArray:
-        """Return C of so many rounds, ``(rounds, rounds)``: the first ones of a larger C."""
+        """Return C of this many rounds, ``(rounds, rounds)``: the first ones of a larger C."""
         if isinstance(self.encoder, SquareRoot):
             return self.encoder(rounds)
         known = _encoder(self.encoder)

@@ -67,7 +67,7 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 
 
 def gaussian_sigma(epsilon: float, delta: float) -> float:
-    """Return the least σ with which the Gaussian mechanism is (ε, δ)-DP, to 1e-12.
+    """Return the smallest σ with which the Gaussian mechanism is (ε, δ)-DP, to 1e-12.
 
     Example:
         >>> round(gaussian_sigma(1.0, 1e-5), 5)

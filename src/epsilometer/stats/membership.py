@@ -103,7 +103,7 @@ def share_above(
 
     Guarantee: both limits hold together with probability at least ``confidence``; none is needed
         where all were measured.
-    Assumption: which were measured was drawn by chance, of those that were not screened. The
+    Assumption: which were measured was drawn at random, of those that were not screened. The
         limits are those of drawing with replacement, whose tails are the heavier ones.
 
     Args:
@@ -111,7 +111,7 @@ def share_above(
         measured: How many were measured.
         of: Records in all.
         screened: The same two numbers of those that a screen chose, which ``above`` and
-            ``measured`` count too: they stand for nobody but themselves.
+            ``measured`` count too: they stand for no one but themselves.
         confidence: Confidence of both limits together.
 
     Example:
@@ -145,7 +145,7 @@ def count_unseen(sampled: int, of: int, *, confidence: float = DEFAULT_CONFIDENC
     :math:`\binom{n-k}{s} / \binom{n}{s}`; the answer is the largest k for which that is still
     above 1 − confidence.
 
-    Guarantee: with probability ``confidence`` at most so many have a larger value, whatever
+    Guarantee: with probability ``confidence`` at most this many have a larger value, whatever
         the values are.
     Assumption: the sample was drawn evenly, without looking at values.
 

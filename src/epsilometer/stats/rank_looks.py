@@ -45,7 +45,7 @@ def spread_ranks(size: int) -> IntArray:
 
 
 class LookFamily:
-    """Sets of looks for so many scores, one for every mark; none depends on the scores.
+    """Sets of looks for this many scores, one for every mark; none depends on the scores.
 
     Looks at ranks of outside scores come first, then those at ranks of inside scores. A count is of
     inside scores above, or of outside scores below.
@@ -225,5 +225,5 @@ def _keep_stairs(k: IntArray, x: IntArray) -> tuple[IntArray, IntArray]:
 
 @functools.lru_cache(maxsize=64)
 def get_family(n_in: int, n_out: int, delta: float, alpha: float) -> LookFamily:
-    """Return the family for so many scores, which is kept."""
+    """Return the family for this many scores, which is kept."""
     return LookFamily(n_in, n_out, delta=delta, alpha=alpha)

@@ -292,7 +292,7 @@ def _walk(looks: Looks, p_out: float, revealed: int, times: IntArray, reach: flo
     """Chances of the number outside before any look happens, a row for every number revealed.
 
     Returns:
-        For each of the times the least number, and the chances of it and the following ones.
+        For each of the times the smallest number, and the chances of it and the following ones.
     """
     checks = dict(zip((looks.k - 1 + looks.x).tolist(), looks.k.tolist(), strict=True))
     wanted = set(times.tolist())
@@ -347,7 +347,8 @@ def _convolve(rows: FloatArray, kernel: FloatArray) -> FloatArray:
 def _binomials(
     trials: Collection[int], p: float, reach: float
 ) -> dict[int, tuple[int, FloatArray]]:
-    """The least number that matters, and the chances from there on, for each number of trials."""
+    """The smallest number that matters, and the chances from there on, for each number of
+    trials."""
     if not trials:
         return {}
     n = np.array(sorted(trials))

@@ -166,7 +166,7 @@ def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) ->
 
 @contextmanager
 def _silence_warnings() -> Iterator[None]:
-    """Bound parts and simulated scores in silence: users are warned of their own scores alone."""
+    """Bound parts and simulated scores in silence: users are warned only of their own scores."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EpsilometerWarning)
         yield

@@ -417,7 +417,7 @@ def _about(values: FloatArray, rank: int, *, from_above: bool) -> tuple[Any, boo
 
 
 def _far_end(values: FloatArray, least: int, *, from_above: bool) -> FloatArray:
-    """A copy of at least so many of the highest values, or of the lowest with changed sign."""
+    """A copy of at least this many of the highest values, or of the lowest with changed sign."""
     sample, expected, margin = _sample(values, least)
     beyond = min(expected + margin, sample.size)
     part = (

@@ -1,7 +1,7 @@
 """Give the small federated run with Flower that programs change in one part.
 
 40 clients and 20 virtual canaries, 2,000 weights in three arrays, σ = 1, C = 1, 8 rounds in which
-everybody takes part: everything that a program does not change.
+everyone takes part: everything that a program does not change.
 """
 
 import math

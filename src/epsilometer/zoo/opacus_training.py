@@ -79,7 +79,7 @@ class Training:
 
 
 def train(training: Training) -> None:
-    """Go through the loader as anybody's tutorial does."""
+    """Go through the loader as anyone's tutorial does."""
     for _ in train_epochs(training):
         pass
 
@@ -187,7 +187,7 @@ def change_optimizer(**changes: Callable[..., Any]) -> type:
 
 
 def shuffle(data: TensorDataset, batch_size: int) -> DataLoader[Any]:
-    """Return the loader of anybody's tutorial."""
+    """Return the loader of anyone's tutorial."""
     return DataLoader(data, batch_size=batch_size, shuffle=True)
 
 

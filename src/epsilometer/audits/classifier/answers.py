@@ -1,6 +1,6 @@
 """Compare a model's ``predict`` with its probabilities, and audit the former where they differ.
 
-Most models predict the likeliest class. One with a threshold of its own, or one that answers in
+Most models predict the likeliest class. One with its own threshold, or one that answers in
 another way, shows by its labels what its probabilities do not.
 """
 

@@ -31,7 +31,7 @@ def find_doubts(
     *,
     seed: int = 0,
 ) -> tuple[list[str], list[str]]:
-    """Return why nobody is safe by what is measured of rows, and mere remarks, in sentences.
+    """Return why no one is safe by what is measured of rows, and mere remarks, in sentences.
 
     Args:
         estimator: Not fitted.

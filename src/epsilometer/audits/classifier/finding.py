@@ -126,7 +126,7 @@ class PartResults(PublishedResults):
     def _count_hidden(self) -> tuple[FloatArray, int]:
         """Return risks, and how many were above the limit and are hidden by random training.
 
-        Where the seed is nobody's to know, what counts is whether models with the record can be
+        Where the seed is no one's to know, what counts is whether models with the record can be
         told from models without it. The shift is that of the same seed, the spread that of others.
         """
         at, limit = self._changes(), self.task.subject.limit
@@ -218,7 +218,7 @@ class PartResults(PublishedResults):
     def _add_bound(
         self, name: str, finding: MembershipFinding, *, coins: bool = True
     ) -> MembershipFinding:
-        """Add the bound; of who is in a target from elsewhere nobody knows by what chance."""
+        """Add the bound; of who is in a target from elsewhere no one knows by what chance."""
         return super()._add_bound(name, finding, coins=coins and self.task.target is None)
 
     def _summarise_risk(self, at: Changes, floor: FloatArray | None) -> LeaveOneOut:
@@ -331,7 +331,7 @@ class PartResults(PublishedResults):
         )
 
     def _list_unmeasured(self) -> list[str]:
-        """Say what nobody looked at, because rules or attacks were chosen otherwise than usual."""
+        """Say what no one looked at, because rules or attacks were chosen otherwise than usual."""
         said = []
         if self.task.subject.published_as == "file" and "file" not in self.found:
             said.append("The model's file was not searched: it may hold training records.")

@@ -197,7 +197,7 @@ class PublishedTask:
         return 0 if self.subject.source is None else 1
 
     def stream(self, *key: int) -> np.random.Generator:
-        """Return a random stream of its own for each key."""
+        """Return a separate random stream for each key."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(2, *key)))
 
 
@@ -391,7 +391,7 @@ class PublishedResults:
         return apply_rules(self.measured, rules, confidence=confidence)
 
     def _judge(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
-        """Return the rules, the gravest first, and attacks with their bounds."""
+        """Return the rules, the most severe first, and attacks with their bounds."""
         rules, attacks = self.apply_rules()
         kinds = [leak.kind for leak in self.leaks or ()]
         size = self.task.size

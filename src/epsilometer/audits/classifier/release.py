@@ -208,14 +208,14 @@ class Measured:
         risk: PDTP of measured records, as shown.
         floor: PDTP of refits with nothing removed, beside it; None where training is not random.
         of: Records in all.
-        drawn: Whether those measured were drawn by chance, where not all were.
+        drawn: Whether those measured were drawn at random, where not all were.
         screened: Which of them a screen chose; the others were drawn from the rest. None: none.
         attacks: What each attack said.
         mismatch: Why attacks may be weaker than they look; empty where nothing is known.
         leaks: What the model's file tells of single records; None where it was not searched.
         threats: Beside membership, that were measured.
         answers: What an API's answers tell of single records; None where it was not tried.
-        doubt: Why nobody is safe by what was measured of rows; empty where nothing is known.
+        doubt: Why no one is safe by what was measured of rows; empty where nothing is known.
     """
 
     risk: FloatArray | None
@@ -261,7 +261,7 @@ def apply_rules(
         rules and attacks; so is *pass*, of each rule's quantity as measured by these attacks.
         Neither speaks of attacks that were not run.
     Assumption: records, with all their scores, are independent and drawn from one population;
-        which were measured was drawn by chance.
+        which were measured was drawn at random.
     """
     if not rules:
         raise InvalidArgument("Expected at least one rule in rules, got none.")
@@ -550,7 +550,7 @@ def weigh_rule(rule: RuleFinding, of: int, kinds: Sequence[str]) -> float:
     Args:
         rule: What was found.
         of: Records in all.
-        kinds: Kinds of leaks in the model's file, the gravest first.
+        kinds: Kinds of leaks in the model's file, the most severe first.
     """
     if rule.rule == IN_FILE:
         return rule.value / of * (1.0 if kinds and kinds[0] == "rows" else 0.5)

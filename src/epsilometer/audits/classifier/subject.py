@@ -96,7 +96,7 @@ class Classifier(PublishedModel):
         skip_trend: Attack no models of a quarter and an eighth of the records, whose trend says
             what a model of all records would show.
         threats: Threats beside membership; none by default. ``attribute:COLUMN`` guesses a hidden
-            column, and ``range`` says whether somebody similar was in. ``structure`` counts records
+            column, and ``range`` says whether someone similar was in. ``structure`` counts records
             whose answer or leaf few share, and ``usage`` estimates which share of a dataset was
             used.
         groups: Column → group of each record, to see whether some are more at risk.

@@ -67,7 +67,7 @@ class TargetCanary:
     """One target, record 0, with a gradient of the adversary's choice, and her other insertions.
 
     Attributes:
-        adversary: What she may choose.
+        adversary: What the adversary may choose.
         direction: ĝ, a unit vector.
         adjacency: What becomes of the target without it; ``add_remove`` takes the record away,
             which is for the training to do.
@@ -191,7 +191,7 @@ class TargetCanary:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ManyCanaries:
-    """Canary records after the training set's own, each with a direction of its own.
+    """Canary records after the training set's own, each with its own direction.
 
     A canary that is not included has gradient 0: zero-out adjacency, and the batches stay the same.
 

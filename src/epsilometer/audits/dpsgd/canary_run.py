@@ -177,7 +177,7 @@ class CanaryRun:
         included: Which canaries were planted, each by its own fair coin, shape ``(m,)``.
         steps: What every step showed of them.
         weights: What the trained weights show of them, higher means in, shape ``(m,)``.
-        public_order: Whether everybody knows which records are in a batch: no shuffling at all.
+        public_order: Whether everyone knows which records are in a batch: no shuffling at all.
         subject: What was trained, in words.
         caveats: What a reader must know before quoting a bound.
         seed: Seed of coins, batches and directions.
@@ -193,7 +193,7 @@ class CanaryRun:
 
     @property
     def unsampled(self) -> bool:
-        """Whether everybody knows who is in a batch, so that trade-off curves are Gaussian."""
+        """Whether everyone knows who is in a batch, so that trade-off curves are Gaussian."""
         return self.public_order or bool(np.all(self.steps.chance == 1))
 
     @property

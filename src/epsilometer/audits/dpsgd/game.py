@@ -247,7 +247,7 @@ def score_lost(scores: FloatArray, lost: BoolArray, *, present: bool) -> FloatAr
 def _split_runs(
     training: Trainer, runs: int, rng: np.random.Generator
 ) -> list[tuple[Trainer, np.random.Generator]]:
-    """Return as many runs as fit at once, each group with a stream of its own."""
+    """Return as many runs as fit at once, each group with its own stream."""
     sizes = [min(training.runs, runs - start) for start in range(0, runs, training.runs)]
     streams = rng.spawn(len(sizes))
     return [(training.with_runs(size), stream) for size, stream in zip(sizes, streams, strict=True)]

@@ -176,7 +176,7 @@ def describe_gradient_runs(
         play: As of :class:`~epsilometer.engine.runs.Program`.
         looks: What is seen.
         subject: What was audited, in words.
-        adversary: What she may insert.
+        adversary: What the adversary may insert.
         adjacency: What training without the target is.
         sampler: How batches are drawn.
         noise_multiplier: Noise multiplier of the training.

@@ -72,7 +72,7 @@ class DPSGD:
         batch_size: Records per batch; the expected number, where it varies.
         noise_multiplier: Standard deviation of the noise in units of the clipping norm; by default
             what accounting by Poisson sampling asks for to satisfy the claim.
-        adversary: What she may insert, as :mod:`~epsilometer.audits.dpsgd.canaries` says.
+        adversary: What the adversary may insert, as :mod:`~epsilometer.audits.dpsgd.canaries` says.
         adjacency: ``"zero_out"``, ``"add_remove"`` or ``"replace"``.
         sampler: How batches are drawn; ``Shuffle()`` by default.
         clip_norm: Norm to which gradients are clipped.
@@ -80,13 +80,13 @@ class DPSGD:
         epochs: Number of passes over all records.
         loss: ``loss(logits, labels)``; cross-entropy by default.
         direction: The canary gradient, ``"random"`` or ``"dirac"`` (one parameter).
-        views: What adversaries see, each with a finding of its own. ``"updates"``: all noisy sums.
+        views: What adversaries see, each with its own finding. ``"updates"``: all noisy sums.
             ``"model"`` and ``"loss"``: the final model only. ``"steps"``: single steps, for a tight
             bound on Poisson-sampled training. Alone, at rates up to a half, it puts the target into
             all runs and compares with steps that did not draw it.
         canary: The record of the view ``"loss"``; record 0 mislabelled by default.
         canaries: Gradient canaries in one further run, each in by its own coin.
-        initial: Whether runs start from weights of their own, ``"fresh"``, or from the module's,
+        initial: Whether runs start from their own weights, ``"fresh"``, or from the module's,
             ``"given"``.
         device: Where models are trained: ``"cpu"`` or ``"cuda"``.
         at_once: Models trained at once; by default as many as fit and are quickest. The random

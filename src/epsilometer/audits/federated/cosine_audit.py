@@ -55,7 +55,7 @@ class Cosines:
 
     Each is the cosine of one vector, such as the change of the model, with a canary that took part.
     The law of canaries that took no part is known.
-    With ``rounds`` they are the largest of so many rounds. With ``unobserved`` and one round they
+    With ``rounds`` they are the largest of this many rounds. With ``unobserved`` and one round they
     are samples of another statistic, whose law is not known.
 
     Guarantee: the bound exceeds the true ε in at most ``1 - confidence`` of audits, given
@@ -355,7 +355,7 @@ def compute_cosine_power(
     confidence: float,
     rounds: int = 1,
 ) -> float:
-    """Return the smallest true ε at which so many cosines refute a claim 4 times in 5.
+    """Return the smallest true ε at which this many cosines refute a claim 4 times in 5.
 
     The family is the Gaussian mechanism that sums orthonormal canaries: with canaries of norm μ
     and noise of standard deviation 1 in each dimension, its ε is that of μ-GDP. With ``rounds``

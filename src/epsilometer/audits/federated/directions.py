@@ -422,7 +422,7 @@ class HadamardCanaries(Directions):
     def _permute(self) -> Iterator[NDArray[np.int64]]:
         """Permute by arithmetic: mix bits, and go on mixing what is not below d.
 
-        Multiplying by an odd number and adding shifted bits are one-to-one on numbers of so many
+        Multiplying by an odd number and adding shifted bits are one-to-one on numbers of this many
         bits; going on until the number is below d is one-to-one on those below.
         """
         bits = max(1, (int(self.dimension) - 1).bit_length())

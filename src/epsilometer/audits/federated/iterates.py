@@ -357,7 +357,7 @@ class CosineWatch:
     """Watch θ_0, θ_1, …; keep two of them and some numbers per canary, however long the run.
 
     Half of the canaries are planted (the first ``count // 2``), the others are never sent to
-    anybody and show what a maximum over rounds looks like without having taken part.
+    anyone and show what a maximum over rounds looks like without having taken part.
 
     Attributes:
         moved: Length of the last change of the weights.
@@ -498,7 +498,7 @@ class CosineWatch:
         self._whitened = None
 
     def forget_rounds(self) -> None:
-        """Let vectors of rounds go, where nobody may know who took part in which."""
+        """Let vectors of rounds go, where no one may know who took part in which."""
         self._matched.forget()
         self._whitened = None
 

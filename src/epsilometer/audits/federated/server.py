@@ -38,10 +38,10 @@ class FederatedRun:
         moved: Cosines of planted canaries with θ_T − θ_0, ``(planted,)``.
         model: Cosines of planted canaries with θ_T itself, ``(planted,)``.
         observed: Each planted canary's highest cosine over the rounds, ``(planted,)``; empty where
-            nobody looked at the iterates.
+            no one looked at the iterates.
         unobserved: The same of canaries that never took part.
         matched: Each planted canary's cosine with the sum over its own rounds, ``(planted,)``; nan
-            where it took part in none, empty where nobody looked at the iterates.
+            where it took part in none, empty where no one looked at the iterates.
         participations: In how many rounds each planted canary took part, ``(planted,)``.
         clips: Clipping norm of every round, ``(rounds,)``.
         members: How many took part in every round, canaries among them, ``(rounds,)``.
@@ -102,7 +102,7 @@ class Watch:
 def prepare(
     how: RoundSettings, rng: np.random.Generator
 ) -> Iterator[tuple[Clients, ClientTrainer]]:
-    """Hand out the clients' records and what trains on them, with randomness of their own."""
+    """Hand out the clients' records and what trains on them, with their own randomness."""
     if how.device != "cpu" and not torch.cuda.is_available():
         raise InvalidArgument(f"Expected a CUDA device for {how.device!r}, torch sees none here.")
     # One thread: models here are small, and many audits run side by side.

@@ -327,7 +327,7 @@ def measure_iterates(
         summary: What was seen of the canaries.
         request: Claim, δ, seed of resampling, and one-sided confidence of all bounds together.
         dimension: Dimension of their space.
-        participation: ``hidden``, ``known``, or ``unseen`` where nobody counted who took part.
+        participation: ``hidden``, ``known``, or ``unseen`` where no one counted who took part.
         single: Cosines of canaries with one reply of their own client each, for who sees replies.
         subject: What was audited, in words.
         caveats: What a reader must know before quoting a bound.

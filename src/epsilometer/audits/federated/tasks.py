@@ -36,7 +36,7 @@ class FederatedTask:
         module: The model, with its first weights.
         loss: Loss of outputs and labels.
         clients: (features, labels) of each.
-        test: Records of nobody among them.
+        test: Records of no one among them.
         cohort: Members of a round that suit it.
         learning_rate: Learning rate of clients.
         batch_size: Batch size of the clients.

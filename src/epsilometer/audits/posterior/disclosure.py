@@ -130,7 +130,7 @@ class ReleaseForm:
         return self.kind if self.unit is None else f"{self.kind}, to {self.unit:g}"
 
     def caveats(self, samples: int) -> tuple[str, ...]:
-        """Return what to know of the form where so many samples are taken.
+        """Return what to know of the form where this many samples are taken.
 
         Example:
             >>> ReleaseForm("mean+std").caveats(1)
@@ -262,7 +262,7 @@ class Utility:
 def measure_utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None) -> Utility:
     """Return what published predictions ``(records, C)`` are worth, given the records' labels.
 
-    What was rounded to 0 counts as half a unit in the log loss: nobody takes it for impossible.
+    What was rounded to 0 counts as half a unit in the log loss: no one takes it for impossible.
     """
     p, y = np.asarray(central, np.float64), np.asarray(labels, np.int64)
     if p.ndim != 2 or y.shape != p.shape[:1] or not len(y) or p.shape[1] < 2:

@@ -167,7 +167,7 @@ class GaussianWeights:
                 )
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """Predict, each sample with weights of its own."""
+        """Predict, each sample with its own weights."""
         with needs("torch", extra="torch"):
             import torch
         _validate.whole(1, samples=samples)
@@ -267,7 +267,7 @@ def laplace_last_layer(
 
 @dataclass(frozen=True, eq=False)
 class FromCallable:
-    """Anybody's function ``f(x, samples, rng)``, checked.
+    """Anyone's function ``f(x, samples, rng)``, checked.
 
     Attributes:
         function: Returns probabilities, ``(samples, classes)``.

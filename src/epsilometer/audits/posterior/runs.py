@@ -86,7 +86,7 @@ class OneByOne:
         present: bool,
         rng: np.random.Generator,
     ) -> Predicted:
-        """Predict, each run with streams of its own."""
+        """Predict, each run with its own streams."""
         parts = [
             self._train_one(records, samples, present, *stream.spawn(2))
             for stream in rng.spawn(runs)

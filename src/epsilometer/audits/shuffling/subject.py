@@ -328,7 +328,7 @@ def _make_game(
 def _compare_samplers(
     sampler: Sampler, enough: float, wanted: Mapping[str, Any]
 ) -> tuple[SamplerNoise, ...]:
-    """List samplers by the noise that keeps the claim, the least first."""
+    """List samplers by the noise that keeps the claim, the smallest first."""
     noises = {label_sampler(sampler): enough}
     for other in (BallsInBins(), Poisson()):
         if label_sampler(other) not in noises:

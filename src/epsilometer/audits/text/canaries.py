@@ -1,7 +1,7 @@
 """Make canaries for language models: a prompt like the data, and a secret that follows it.
 
 Kinds of secrets, after Panda et al. (2025): random strings; tokens that are rare in the data; new
-tokens that nobody else uses; tokens that a model finds unlikely after the prompt; and text like the
+tokens that no one else uses; tokens that a model finds unlikely after the prompt; and text like the
 data. Prompts come from a chain of words that is learned from texts like the data.
 """
 
@@ -55,7 +55,7 @@ class Chooser(Protocol):
     """A model that says which tokens it finds unlikely after a prompt."""
 
     def find_unlikely(self, prompts: Sequence[str], count: int) -> list[list[str]]:
-        """Return so many of the least likely next tokens of each prompt, least likely first."""
+        """Return this many of the least likely next tokens of each prompt, least likely first."""
         ...
 
 
@@ -131,7 +131,7 @@ class WordChain:
             )
 
     def draw(self, words: int, rng: np.random.Generator) -> list[str]:
-        """Return so many words; where a text ended, another begins."""
+        """Return this many words; where a text ended, another begins."""
         drawn: list[str] = []
         while len(drawn) < words:
             choices = self._next.get(drawn[-1], self._first) if drawn else self._first

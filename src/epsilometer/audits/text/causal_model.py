@@ -69,7 +69,7 @@ class CausalModel:
         return Measured(log_probs=tuple(log_probs), ranks=tuple(ranks), completions=completions)
 
     def find_unlikely(self, prompts: Sequence[str], count: int) -> list[list[str]]:
-        """Return so many of the least likely next tokens of each prompt, least likely first."""
+        """Return this many of the least likely next tokens of each prompt, least likely first."""
         texts = self.tokenizer.texts_by_id()
         known = np.array(sorted(texts))
         found = []
@@ -160,7 +160,7 @@ class CausalModel:
         return tuple(said)
 
     def _generate(self, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
-        """Return so many likeliest tokens after each prompt, by the module's own ``generate``.
+        """Return this many likeliest tokens after each prompt, by the module's own ``generate``.
 
         It keeps what was computed of earlier tokens, so that a token costs one place, not all.
         """

@@ -216,7 +216,7 @@ def shadow_models(
     models: int = 10,
     rng: np.random.Generator,
 ) -> list[Any]:
-    """Train models on data of their own, each with randomness of its own.
+    """Train models on their own data, each with its own randomness.
 
     Guarantees: no record of ``apart_from`` is trained on, also where both data have it.
 

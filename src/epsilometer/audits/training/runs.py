@@ -1,4 +1,4 @@
-"""Run a program again and again, given as a function of its own."""
+"""Run a program repeatedly, given as a function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from epsilometer.errors import InvalidArgument
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """A program that is run with the record and without it, given as a function of its own.
+    """A program that is run with the record and without it, given as a function.
 
     Guarantee: the same settings give the same audit, byte for byte, however the work was split,
         killed or resumed. The bound exceeds the true ε in at most ``1 - confidence`` of audits,

@@ -417,7 +417,7 @@ def _fingerprint_inputs(values: Mapping[str, Any], *, needed: bool) -> dict[str,
 
 
 def _warn(found: Audit, failures: Failures) -> None:
-    """Warn of what must not be overlooked by somebody who reads the verdict alone."""
+    """Warn of what must not be overlooked by someone who reads the verdict alone."""
     failed, units = found.provenance.failed, found.provenance.units
     said = [text for text in found.bounds[0].caveats if text.startswith(_NAN)]
     if failed:

@@ -82,7 +82,7 @@ def looks_like_audit(head: bytes) -> bool:
 
 
 def list_entries(audit: Audit, *, path: str = "", written: float = 0.0) -> list[Entry]:
-    """Return the views of an audit, the gravest first; the audit itself where it has none."""
+    """Return the views of an audit, the most severe first; the audit itself where it has none."""
     source = audit.provenance
     shared: dict[str, Any] = {
         "path": path,

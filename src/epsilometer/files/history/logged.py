@@ -52,7 +52,7 @@ def log_to(tracker: Tracker, audit: Audit, *, prefix: str = "privacy.") -> None:
     Args:
         tracker: Where to.
         audit: Audit of any subject.
-        prefix: Before all names, which else might be taken: a training run has a seed of its own.
+        prefix: Before all names, which else might be taken: a training run has its own seed.
     """
     entries = list_entries(audit)
     views = [f for f in audit.findings if isinstance(f, (EpsilonFinding, FormFinding))]

@@ -1,7 +1,7 @@
 """Recognise by its content which tool wrote a file, and read the scores of its attacks.
 
 A recogniser is a function that takes what was :class:`~.result.Opened`, and returns the result, or
-None where somebody else wrote it. A new tool is a module and a line of ``TOOLS``, or an entry point
+None where someone else wrote it. A new tool is a module and a line of ``TOOLS``, or an entry point
 of the group ``epsilometer.tool_results`` in another package.
 """
 

@@ -81,7 +81,7 @@ class ToolResult:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """Hold what a file has, before anybody knows who wrote it.
+    """Hold what a file has, before anyone knows who wrote it.
 
     Attributes:
         path: The file.

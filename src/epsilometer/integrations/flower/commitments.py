@@ -84,10 +84,10 @@ class Commitments:
         self.recent.clear()
 
     def refuse_mismatch(self, *, everybody: bool) -> None:
-        """Refuse to judge canaries that nobody planted: that nothing is found would say nothing.
+        """Refuse to judge canaries that no one planted: that nothing is found would say nothing.
 
         Args:
-            everybody: Whether all nodes were asked in all rounds: then who planted nothing is
+            everyone: Whether all nodes were asked in all rounds: then who planted nothing is
                 known, and does not count.
         """
         said = self.right + self.wrong

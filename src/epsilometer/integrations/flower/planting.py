@@ -251,7 +251,7 @@ class Planting:
             self._single[number] = min(1.0, max(-1.0, float(row @ moved) / length))
 
     def refuse_mismatch(self) -> None:
-        """Refuse to judge canaries that nobody planted: that nothing is found would say nothing."""
+        """Refuse to judge canaries that no one planted: that nothing is found would say nothing."""
         if self.settings.mode == "mod":
             self._said.refuse_mismatch(everybody=self._everybody)
 
@@ -286,7 +286,7 @@ class Planting:
                 self._designate(self.settings.choose_nodes(known))
 
     def list_virtual(self, real: int) -> list[int]:
-        """Return the nodes that do not exist and take part beside so many real ones."""
+        """Return the nodes that do not exist and take part beside this many real ones."""
         many = self.settings.limit_canaries(real) if real else 0
         if not self.ended and many > len(self.canary_of):
             self._designate(self.virtual[:many])

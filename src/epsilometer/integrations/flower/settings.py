@@ -177,7 +177,7 @@ def commit(asked: Settings | PlantedFamily, names: Sequence[Any]) -> str:
 
 
 def draw_directions(family: Family, canaries: int, dimension: int, seed: int) -> Directions:
-    """Draw as many canaries to plant, and as many that nobody ever gets to see."""
+    """Draw as many canaries to plant, and as many that no one ever gets to see."""
     if 2 * canaries > dimension:
         raise InvalidArgument(
             f"Expected at most {dimension // 2} canaries for {dimension} weights, got {canaries}."

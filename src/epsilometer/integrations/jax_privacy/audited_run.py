@@ -274,7 +274,7 @@ class Audited:
 
 
 class _Directions:
-    """Orthonormal directions over all parameters, each on coordinates of its own."""
+    """Orthonormal directions over all parameters, each on its own coordinates."""
 
     def __init__(self, count: int, size: int, seed: int) -> None:
         coins, keys = np.random.default_rng(seed).spawn(2)

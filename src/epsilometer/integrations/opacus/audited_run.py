@@ -223,7 +223,7 @@ class Audited:
     ) -> Audit:
         """Judge the claim by :meth:`result` and :meth:`final_result` together.
 
-        Both share the confidence. :meth:`step_result` is judged by a claim of its own.
+        Both share the confidence. :meth:`step_result` is judged by a separate claim.
         """
         request = self._ask(delta, claim, confidence)
         return self._judge(request, [measure_gradients, measure_weights], result="report")

@@ -59,7 +59,7 @@ def is_ghost(optimizer: Any) -> bool:
 
 
 def count_batches(loader: Any) -> int:
-    """Count the batches of an epoch; refuse what is no loader of records that have indices."""
+    """Count the batches of an epoch; refuse what is not a loader of records that have indices."""
     if not isinstance(loader, data.DataLoader):
         raise InvalidArgument(
             f"Expected the DataLoader that make_private returned, got {type(loader).__name__}. "
@@ -120,7 +120,7 @@ def count_logical_batches(loader: Any) -> int:
 def find_noise(optimizer: Any) -> float:
     """Return the noise multiplier that gradients need, for the one that is booked.
 
-    Adaptive clipping also releases how many records were not clipped, with noise of its own: then
+    Adaptive clipping also releases how many records were not clipped, with its own noise: then
     gradients need more, so that both together are what is booked (Andrew et al. 2021, Theorem 1).
     """
     booked, count = float(optimizer.noise_multiplier), getattr(optimizer, "unclipped_num_std", None)

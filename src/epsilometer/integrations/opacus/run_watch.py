@@ -297,7 +297,7 @@ class RunWatch:
         return self._summariser.summarise(pairs, unit=step.sigma * step.clip)
 
     def _rate(self, batches: int) -> float:
-        """Return the rate at which records enter a step of so many batches."""
+        """Return the rate at which records enter a step of this many batches."""
         return min(1.0, self._canaries.rate * batches)
 
 

@@ -217,7 +217,7 @@ class TableModel:
         decimal: Point or comma of a text's numbers, where the other separates thousands; None:
             found.
         query: What a database is asked, written into the result; None: for its only table.
-        rows: How many records are drawn by chance for the audit; None: all, up to 500,000.
+        rows: How many records are drawn at random for the audit; None: all, up to 500,000.
         seed: Seed of models that are random, and of what is drawn.
 
     Example:

@@ -107,7 +107,7 @@ class OnnxClassifier:
 
     Attributes:
         classes_: The labels, in the order of probabilities.
-        feature_names_in_: Names of inputs, where every column is one of its own.
+        feature_names_in_: Names of inputs, where every column is its own input.
         n_features_in_: Columns, where all are one input.
     """
 
@@ -242,7 +242,7 @@ class FittedTable(TableModel):
         member: Column that says who was in: 1 or 0, yes or no, train or test. None: all were.
         recipe: How models like it are trained: ``"own"``, with the settings of the fitted one; or a
             function that returns an estimator, which takes the columns as the fitted one does.
-            None: nobody knows.
+            None: no one knows.
         reader: ``load_trusted`` loads any file, and may run what it says.
     """
 

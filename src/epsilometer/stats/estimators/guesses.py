@@ -238,7 +238,7 @@ def _everybody(observed: Observed, threshold: float) -> Guesses:
 
 
 def _in(observed: Observed, high: FloatArray) -> Guesses:
-    """Guesses "in iff score ≥ high" and nobody out."""
+    """Guesses "in iff score ≥ high" and no one out."""
     correct = observed.n_in - count_below(observed, high, outside=False)
     wrong = observed.n_out - count_below(observed, high, outside=True)
     nobody = np.full(high.size, np.nan)
@@ -246,7 +246,7 @@ def _in(observed: Observed, high: FloatArray) -> Guesses:
 
 
 def _out(observed: Observed, low: FloatArray) -> Guesses:
-    """Guesses "out iff score < low" and nobody in."""
+    """Guesses "out iff score < low" and no one in."""
     correct = count_below(observed, low, outside=True)
     wrong = count_below(observed, low, outside=False)
     nobody = np.full(low.size, np.nan)
@@ -300,7 +300,7 @@ def _spread(canaries: int) -> IntArray:
 
 
 def _foresee(ways: Guesses, canaries: int) -> Guesses:
-    """What ways promise for so many other canaries, by Laplace's rule of succession.
+    """What ways promise for that many other canaries, by Laplace's rule of succession.
 
     It leans to one half, so that few guesses which happened to be right promise little.
     """

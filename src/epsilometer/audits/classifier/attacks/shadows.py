@@ -247,7 +247,7 @@ def show_logs(log_proba: ArrayLike, decimals: int | None) -> FloatArray:
 
 
 def hide_digits(pool: ShadowPool, decimals: int | None) -> ShadowPool:
-    """Return the pool as an adversary has it who is shown so many decimals; see ``show_logs``."""
+    """Return the pool as an adversary has it who is shown this many decimals; see ``show_logs``."""
     if decimals is None:
         return pool
     return replace(pool, log_proba=np.stack([show_logs(p, decimals) for p in pool.log_proba]))
@@ -500,7 +500,7 @@ def _train_block(
     engine: Engine,
     listen: Sequence[Listener],
 ) -> list[Arrays]:
-    """Train models ``first`` to ``last``, a run of their own."""
+    """Train models ``first`` to ``last``, as a separate run."""
     block = replace(training, first=first)
     plan = Plan(
         audit="shadow_pool",

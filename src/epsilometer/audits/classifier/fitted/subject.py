@@ -36,7 +36,7 @@ _JUDGED = (NoRecordInFile, NoRecordInAnswers, PdtpAtMost, AdvantageAtMost, Caugh
 
 @dataclass(frozen=True, eq=False)
 class FittedClassifier:
-    """A classifier that is fitted already, of which nobody can train another like it.
+    """A classifier that is fitted already, of which no one can train another like it.
 
     Its file is searched for records, and its losses on people inside are compared with those on
     people outside. Without a recipe no reference model can be trained, so that stronger attacks and
@@ -46,7 +46,7 @@ class FittedClassifier:
     Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
         attacks, and certain where records are in the file.
     Assumption: one record per row; people outside are drawn from the same population as those
-        inside, and nobody chose them by the model's answers.
+        inside, and no one chose them by the model's answers.
 
     Attributes:
         model: Fitted, with ``predict_proba`` and ``classes_`` as of scikit-learn.

@@ -106,7 +106,7 @@ class Removable(ABC):
 
 
 def check_width(queries: Any, width: int) -> None:
-    """Refuse queries that have not so many columns."""
+    """Refuse queries with another number of columns."""
     if queries.shape[1] != width:
         raise InvalidArgument(f"Expected queries of {width} features, got {queries.shape[1]}.")
 

@@ -146,7 +146,7 @@ class CountModel(Removable):
     number of these records are all that the model knows.
 
     Attributes:
-        smooths_each: Whether each feature may have an α of its own.
+        smooths_each: Whether each feature may have its own α.
     """
 
     smooths_each = False

@@ -47,8 +47,8 @@ class NetworkClassifier:
         epochs: Passes over the records.
         batch_size: Records of a step.
         learning_rate: Learning rate of the mean gradient.
-        optimizer: ``"adam"``, ``"sgd"``, or one of :mod:`~epsilometer.networks.optimizers` with
-            parameters of its own.
+        optimizer: ``"adam"``, ``"sgd"``, or one of :mod:`~epsilometer.networks.optimizers` with its
+            own parameters.
         loss: ``loss(outputs, classes)``, one number per record; cross-entropy by default.
         initial: ``"fresh"``: first weights are drawn from ``random_state``, as ``reset_parameters``
             of each layer would; ``"given"``: they are those of the module.

@@ -37,7 +37,7 @@ class Left:
         full: ln p under the model trained on all records.
         without: ln p under the model trained without the record.
         null: ln p under a model trained on all with another seed.
-        drawn: Whether the records were drawn by chance, or are all.
+        drawn: Whether the records were drawn at random, or are all.
         path: How it was computed.
         caveats: What a reader must know.
     """
@@ -67,7 +67,7 @@ def leave_out(
 
     Guarantee: what ``path`` calls exact agrees with refitting; the same arguments give the same
         bytes. Without ``records``, all are left out of exact families and of tables of up to 2,000
-        records; of others 500 that are drawn by chance, or so many that their number times that of
+        records; of others 500 that are drawn at random, or so many that their number times that of
         the records is 2 million, at least 40.
     Assumption: as of ``epsilometer.pdtp``.
 

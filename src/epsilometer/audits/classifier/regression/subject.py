@@ -63,7 +63,7 @@ class Regressor(PublishedModel):
         rounding: An API rounds predictions to multiples of it; None: it does not.
         noise: Standard deviation of normal noise that an API adds to every answer; None: none.
         records: Which are left out one by one: row numbers, ``"sample:500"``; None: all, or 500
-            where each of more than 2,000 needs a fit of its own; fewer of more than 4,000, at
+            where each of more than 2,000 needs its own fit; fewer of more than 4,000, at
             least 40.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
             (``"refit"``), or held as fitted to all (``"fixed"``).

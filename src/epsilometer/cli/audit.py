@@ -89,11 +89,11 @@ def estimate(
     if (file is None) == (options.config is None):
         raise InvalidArgument("Expected FILE or --config FILE.toml, got neither or both.")
     if file is not None and options.delta is None:
-        raise InvalidArgument("Expected --delta beside FILE, got none: 1e-5, say.")
+        raise InvalidArgument("Expected --delta with FILE, got none: 1e-5, say.")
     source = None if file is None else {"type": "score-file", "path": str(file)}
     if attack is not None:
         if source is None:
-            raise InvalidArgument("Expected FILE beside --attack, got none.")
+            raise InvalidArgument("Expected FILE with --attack, got none.")
         source["attack"] = attack
     call = make_call("Scores", settings, options, source=source)
     end_audit(run_call(call, options), options)

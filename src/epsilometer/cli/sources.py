@@ -190,7 +190,7 @@ class DropoutOnRecords:
             if len(shadow) < training.batch_size:
                 raise InvalidArgument(
                     f"Expected shadow of a batch or more with record={way!r}, got {len(shadow)}: "
-                    "shadow models are trained on records of their own."
+                    "shadow models are trained on separate records."
                 )
             many, own = replace(training, runs=self.shadows), rng.spawn(1)[0]
             shadows = many.train(features[shadow], labels[shadow], rng=own)

@@ -56,8 +56,8 @@ def read_secret(home: Folder, name: str = SECRET) -> bytes:
     except (OSError, ValueError, UnreadableFile):
         pass
     raise BrokenChain(
-        f"Expected a secret in {str(home.path / name)!r}, found none. Without it nobody can tell "
-        "whether data and files are the same. Put it back, or begin again.",
+        f"Expected a secret in {str(home.path / name)!r}, found none. Without it, data and files "
+        "cannot be compared. Restore it, or start a new run.",
         f"{name} is lost",
     )
 

@@ -98,7 +98,7 @@ def as_claim(
         )
     if delta is None:
         raise InvalidArgument(
-            f"Expected delta beside claim={value!r}, got none. Give delta=1e-5, say, or "
+            f"Expected delta with claim={value!r}, got none. Give delta=1e-5, say, or "
             "Claim(epsilon, delta=…)."
         )
     return Claim(float(value), float(delta), **known)

@@ -81,7 +81,7 @@ class Observations:
         if self.inclusion != 0.5 and self.design != "coins":
             raise InvalidArgument(
                 f"Expected inclusion = 0.5 with design = {self.design!r}, got {self.inclusion!r}. "
-                "Only canaries put in by coins (design = 'coins') have a chance of their own."
+                "Only canaries put in by coins (design = 'coins') have another inclusion."
             )
 
 

@@ -361,7 +361,7 @@ def _read_shard(shards: Folder, name: str, read: Callable[[BinaryIO], _T]) -> _T
                 raise DamagedShard(f"it has more than {LARGEST_SHARD:,} bytes")
             return read(file)
     except UnreadableFile as error:
-        raise DamagedShard("it is no plain file") from error
+        raise DamagedShard("it is not a regular file") from error
     except OSError as error:
         raise DamagedShard(f"it cannot be read: {error.strerror}") from error
 
@@ -503,8 +503,8 @@ def lock(directory: Path) -> Iterator[None]:
             held.acquire(timeout=_PATIENCE)
     except Timeout as error:
         raise RunBusy(
-            f"Expected a run that nobody works on; {_find_holder(directory)} works on "
-            f"{str(directory)!r}. Wait for it, or follow it with: "
+            f"Expected a run that no other process is working on; {_find_holder(directory)} "
+            f"works on {str(directory)!r}. Wait for it, or follow it with: "
             f"epsilometer runs status {directory}"
         ) from error
     try:

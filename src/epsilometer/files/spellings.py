@@ -90,7 +90,7 @@ def _read_dates(name: str, texts: list[str]) -> list[float | None] | None:
         if all("." in text for text in texts):  # where points separate, days come first
             return found["day"]
         raise InvalidArgument(
-            f"Expected dates in column {name!r} of which days and months can be told apart, they "
+            f"Expected dates in column {name!r} whose days and months can be distinguished; they "
             f"fit both orders. Write them as 2001-12-31, or drop it: --drop {name}"
         )
     return dates[0] if dates else None

@@ -171,7 +171,7 @@ def _refuse_many(rows: int | None, most: int | None) -> None:
     if rows is not None and most is not None and rows > most:
         raise InvalidArgument(
             f"Expected at most {most:,} records, got about {rows:,}: their audit takes hours. "
-            f"Audit a model of fewer, drawn by chance, where each weighs more: --rows "
+            f"Audit a model of fewer, drawn at random, where each counts more: --rows "
             f"{most // 10}. Or say that you can wait: --rows {rows}."
         )
 

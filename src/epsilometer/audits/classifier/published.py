@@ -103,7 +103,7 @@ class PublishedModel:
         if self.model_file is not None and self.published_as != "file":
             raise InvalidArgument(
                 f"Expected model_file with published_as='file', got {self.published_as!r}: "
-                "nobody is given the file."
+                "no one receives the file."
             )
         if isinstance(self.rules, ReleaseRule):
             object.__setattr__(self, "rules", (self.rules,))

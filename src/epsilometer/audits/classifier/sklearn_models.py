@@ -72,7 +72,7 @@ def read_labels(y: Any) -> tuple[NDArray[Any], IntArray]:
     if classes.size < 2:
         raise InvalidArgument(
             f"Expected at least two classes in y, got {classes.size}. "
-            "A classifier of one class says the same whoever is in it."
+            "A classifier of one class gives the same answer whatever its records."
         )
     return classes, np.asarray(codes, np.int64)
 
@@ -93,7 +93,7 @@ def read_matrix(X: Any, *, name: str = "X") -> FloatArray:  # noqa: N803 - as in
         missing = np.count_nonzero(~np.isfinite(array))
         raise InvalidArgument(
             f"Expected finite numbers in {name}, found {missing} of {array.size} nan or infinite. "
-            "Fill them in by a pipeline, so that filling in is part of what is measured."
+            "Impute them in a pipeline, so that imputation is part of the audit."
         )
     return array
 

@@ -1,7 +1,7 @@
-"""Gradients that an adversary inserts in the place of records' own, before clipping and noise.
+"""Gradients that an adversary inserts in place of the records' own, before clipping and noise.
 
-She watches the noisy sum of every step along her direction ĝ, in units of the clipping norm. What
-she inserts decides the mean of that observation (Annamalai et al. 2025, Algorithm 2):
+The adversary watches the noisy sum of every step along a direction ĝ, in units of the clipping
+norm. The inserted gradients decide the mean of that sum (Annamalai et al. 2025, Algorithm 2):
 
 ======================  ==================  ==================  ==============================
 adversary               target's batch      other batches       other records' own gradients
@@ -64,7 +64,7 @@ def dirac_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TargetCanary:
-    """One target, record 0, with a gradient of the adversary's choice, and her other insertions.
+    """One target, record 0, with a gradient of the adversary's choice, and the other insertions.
 
     Attributes:
         adversary: What the adversary may choose.
@@ -112,7 +112,7 @@ class TargetCanary:
         return 0
 
     def insert(self, batches: Batches) -> Inserted:
-        """Insert what she chose, as of :class:`~epsilometer.networks.trainer.Canaries`."""
+        """Insert the chosen gradients, as :class:`~epsilometer.networks.trainer.Canaries`."""
         there = batches >= 0
         target = batches == 0
         has = target.any(-1)
@@ -126,7 +126,7 @@ class TargetCanary:
         if self.adversary == "target_canary":
             return Inserted(there & ~target, (own * has)[..., None], has[..., None])
         others = there & ~target
-        displaced = has & self.displaces  # the target has taken the place of her −1
+        displaced = has & self.displaces  # the target has taken the place of the −1
         inserts = others.any(-1) & ~displaced
         amounts = has * own - inserts * 1.0
         if self.adversary == "worst_case":

@@ -80,7 +80,7 @@ class GradientGame:
         sums = trained.observations[..., 0]
         if view == "steps":
             # A step shows the target where it is and was drawn; less what other records add, which
-            # she knows, all other steps are alike.
+            # they know, all other steps are alike.
             has = trained.drawn[..., 0] & canary.present
             alone = sums - trained.others[..., 0]
             inside, outside = alone[has], alone[~has]

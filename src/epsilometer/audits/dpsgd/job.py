@@ -144,7 +144,7 @@ class _Watching:
 
 
 def explain_unproven(target: TargetCanary) -> str:
-    """Say why what she inserts may be more than any pair of neighbours does; empty if it is not."""
+    """Say why the insertions may exceed those of any two neighbours; empty if they do not."""
     by_place = target.adversary in ("partially_informed", "worst_case")
     if target.adjacency != "add_remove" or not target.displaces or not by_place:
         return ""

@@ -400,8 +400,8 @@ def _check_views_stop(views: Sequence[Look], canaries: int) -> None:
     """Refuse views that an audit could not reach, or not bound, if it stops early."""
     if canaries or ("loss" in views and len(views) > 1):
         raise InvalidArgument(
-            "Expected no canaries and no view 'loss' beside others with until=…, got them: they "
-            "are runs of their own, which an audit that stops early might never reach."
+            "Expected no canaries and no view 'loss' with others and until=…, got them: they "
+            "need separate runs, which an audit that stops early might never reach."
         )
     if "steps" in views:
         raise InvalidArgument(

@@ -300,7 +300,7 @@ def _check_vector(vector: ArrayLike | None, samples: FloatArray) -> FloatArray:
     if vector is None:
         raise InvalidArgument(
             "Expected a prediction without sampling for the form 'vector', got none: "
-            "this sampler has no such."
+            "this sampler has none."
         )
     alone = np.asarray(vector, np.float64)
     expected = samples.shape[:-2] + samples.shape[-1:]

@@ -98,5 +98,5 @@ class HttpService(JsonService):
         except InvalidArgument as error:
             raise ServiceFailed(
                 f"{error} So {self.where} answered {self.so_far}. Was another model put in its "
-                "place? Each needs a journal of its own."
+                "place? Each model needs its own journal."
             ) from error

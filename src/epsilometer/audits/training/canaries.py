@@ -235,7 +235,7 @@ def shadow_models(
     own = np.array([name not in audited for name in _name_rows(rows)])
     if own.sum() < _FEWEST:
         raise InvalidArgument(
-            "Expected records of their own for shadow models, got "
+            "Expected separate records for shadow models, got "
             f"{int(own.sum())} that are not among those of the audit. Split the data, or take test "
             "data."
         )

@@ -65,7 +65,7 @@ class ToolResult:
             f"Expected which attack of {self.tool} is meant, by --attack or attack=, got "
             f"{_validate.short(name)}. There are: "
             f"{'; '.join(attack.name for attack in self.attacks)}. Choose before you look: the "
-            "largest bound of several is none."
+            "largest of several bounds is not valid."
         )
 
     def ask_design(self) -> str:

@@ -108,12 +108,12 @@ def _declare_noise(
         return None, 1.0
     if hasattr(noise, "materialize"):
         if steps is None:
-            raise InvalidArgument("Expected steps= beside a StreamingMatrix, which has no end.")
+            raise InvalidArgument("Expected steps= with a StreamingMatrix, which has no end.")
         noise = np.asarray(noise.materialize(steps), np.float64)
     declared = noise if isinstance(noise, Whitening) else Whitening(noise)
     if sensitivity is None:
         if steps is None:
-            raise InvalidArgument("Expected steps= or sensitivity= beside declared noise.")
+            raise InvalidArgument("Expected steps= or sensitivity= with declared noise.")
         sensitivity = float(np.linalg.norm(declared.make_encoder(steps), axis=0).max())
     _validate.positive(sensitivity=sensitivity)
     return declared, sensitivity

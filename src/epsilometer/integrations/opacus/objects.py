@@ -63,7 +63,7 @@ def count_batches(loader: Any) -> int:
     if not isinstance(loader, data.DataLoader):
         raise InvalidArgument(
             f"Expected the DataLoader that make_private returned, got {type(loader).__name__}. "
-            "A PrivacyEngine does not keep its loader: give it beside the engine."
+            "A PrivacyEngine does not keep its loader: pass it with the engine."
         )
     if isinstance(loader.dataset, data.IterableDataset):
         raise InvalidArgument(

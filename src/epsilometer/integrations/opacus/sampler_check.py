@@ -108,7 +108,7 @@ def _plan(
         noise, rate = max(noise for noise, _, _ in booked), booked[-1][1]
     elif optimizer is None:
         raise InvalidArgument(
-            "Expected the DPOptimizer beside a loader, or an engine that has seen steps, got "
+            "Expected the DPOptimizer with a loader, or an engine that has seen steps, got "
             "neither: how much noise there will be is not known. Give optimizer=."
         )
     else:

@@ -180,7 +180,7 @@ def _prepare_categorical(features: Table) -> Prepared:
 
 def _check_columns(features: Table) -> None:
     if not features.columns:
-        raise InvalidArgument("Expected columns beside the label to predict it from, found none.")
+        raise InvalidArgument("Expected columns besides the label to predict it from, found none.")
     for column in features.columns:
         if column.words is None and np.isnan(column.values).all():
             raise InvalidArgument(
@@ -294,8 +294,8 @@ class TableModel:
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(3,)))
         drawn = table.take(np.sort(rng.choice(table.rows, self.rows, replace=False)))
         note = (
-            f"{self.rows:,} of {table.rows:,} records were drawn by chance. A model of all shows "
-            "less of each: judged is that of those drawn."
+            f"{self.rows:,} of {table.rows:,} records were drawn at random. A model of all records "
+            "shows less of each; the audited model is that of the records drawn."
         )
         return Table(drawn.columns, (*drawn.notes, note))
 

@@ -113,8 +113,8 @@ def leave_out(
     caveats = [*inner.caveats, *found.caveats]
     if records is None and wanted is not None:
         caveats.append(
-            f"{chosen.records.size} of {targets.records:,} records were drawn by chance and left "
-            "out, since each needs a fit of its own."
+            f"{chosen.records.size} of {targets.records:,} records were drawn at random and left "
+            "out, since each needs a separate fit."
         )
     return Left(
         records=chosen.records,

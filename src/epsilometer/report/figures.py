@@ -151,7 +151,7 @@ def _draw_rates(
     log = y.log
     straight = grid if log else grid[[0, -1]]  # a line is no line on logarithmic axes
     lines: list[_Misses] = [
-        ("knows nothing", "line", "chance", straight, 1 - straight, True),
+        ("random guessing", "line", "chance", straight, 1 - straight, True),
         *_list_guarantees(views, claim, grid),
     ]
     bands = []

@@ -114,7 +114,7 @@ def _draw_attacks(audit: Audit) -> Iterator[Figure]:
         return
     lowest = max(min(1 / attack.n_out for attack in attacks), _LOWEST_RATE)
     grid = [lowest * (1 / lowest) ** (i / 60) for i in range(61)]
-    series = [plot("knows nothing", "line", "chance", grid, grid, dashed=True)]
+    series = [plot("random guessing", "line", "chance", grid, grid, dashed=True)]
     for attack, role in zip(attacks, _ROLES[:-1], strict=False):
         series.append(plot(attack.attack, "step", role, attack.roc_fpr, attack.roc_tpr))
     yield describe(

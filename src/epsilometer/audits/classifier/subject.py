@@ -95,7 +95,7 @@ class Classifier(PublishedModel):
             limits are that close, or no longer become closer.
         skip_trend: Attack no models of a quarter and an eighth of the records, whose trend says
             what a model of all records would show.
-        threats: Threats beside membership; none by default. ``attribute:COLUMN`` guesses a hidden
+        threats: Threats other than membership; none by default. ``attribute:COLUMN`` guesses a hidden
             column, and ``range`` says whether someone similar was in. ``structure`` counts records
             whose answer or leaf few share, and ``usage`` estimates which share of a dataset was
             used.

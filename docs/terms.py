@@ -9,6 +9,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -19,8 +20,9 @@ LEFT_OUT = ("src/epsilometer/zoo/sources", "src/epsilometer/_reproductions")
 _CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]*`|\]\([^)\s]*\)|<!--.*?-->", re.M | re.S)
 
 
+@cache
 def read_terms() -> dict[str, str]:
-    """Return what to say instead, by pattern."""
+    """Return what to say instead, by pattern; the file is read once."""
     words = tomllib.loads((ROOT / "docs" / "terms.toml").read_text("utf-8"))["words"]
     return {f"\\b(?:{pattern})(?!\\w)": instead for pattern, instead in words.items()}
 

@@ -115,7 +115,7 @@ def audit(
             ``Regressor``, ``FittedClassifier``, ``Posterior``, ``Step``, ``LanguageModel``, or what
             another package registers.
         claim: The claimed ε, a ``Claim``, or None.
-        delta: δ; not needed beside a ``Claim``, which has one.
+        delta: δ; not needed with a ``Claim``, which has one.
         confidence: Confidence with which all deciding bounds hold together.
         seed: Seed of all randomness.
         out: Directory of the run, for its owner alone. The same call finishes it after a crash; a

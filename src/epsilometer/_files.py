@@ -359,7 +359,7 @@ def _find_cache() -> Path | None:
 
 
 def _is_ours(home: Path) -> bool:
-    """Tell whether a folder is ours alone to write, and make it where there is none."""
+    """Tell whether only this user may write to a folder, and make it where there is none."""
     try:
         home.mkdir(mode=OWNER_FOLDER, parents=True, exist_ok=True)
         found = home.lstat()

@@ -86,7 +86,7 @@ def assert_private(
         claim: The claimed ε, or a ``Claim``.
         train: ``train(data, seed)`` trains once and returns a score (a number, higher where the
             record was in) or a model.
-        delta: δ beside a claim that is a number.
+        delta: δ, with a claim that is a number.
         data: Features and labels, as ``TrainFunction`` takes them.
         canary: The ``Record`` that is added to ``data``, or what ``score`` is to be given.
         with_record: In place of ``data``: whatever ``train`` is to be given, with the record.

@@ -146,7 +146,7 @@ class Epoch:
         return sums[keep], masses[keep]
 
     def _chance_above(self, top: float, log_k: float) -> float:
-        """Return the chance that one untouched batch's term is above ``top``, where r > 1."""
+        """Return the chance that the term of one untouched batch is above ``top``, where r > 1."""
         (end,), _ = _branches(np.array([top]), self.absent)
         return float(scipy.special.ndtr(-self.noise * (end + log_k)))
 

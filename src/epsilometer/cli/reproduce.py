@@ -1,4 +1,4 @@
-"""Measure what papers published, beside their numbers: ``epsilometer reproduce``.
+"""Measure what papers published, and compare the numbers: ``epsilometer reproduce``.
 
 A folder per paper holds its ``paper.toml`` and scripts. The file lists tables and figures: for each
 a function that measures it, with quick and full settings. Rows hold what was published and what the
@@ -345,7 +345,7 @@ def write_results(paper: Paper, call: Call) -> Path:
 
 
 def make_page(paper: Paper, found: Mapping[str, Mapping[str, str]], call: Call) -> str:
-    """Return published beside measured, as Markdown."""
+    """Return published and measured numbers side by side, as Markdown."""
     how = "in full" if call.full else "quickly: directions, not digits"
     lines = [f"# {paper.about}", "", f"`{paper.key}`, measured {how}.", ""]
     for item in paper.items:

@@ -46,7 +46,7 @@ class DropoutOnRecords:
         kernel: Side of their patches.
         padding: Around images.
         batch_size: Records per batch; the expected number where it varies.
-        learning_rate: Learning rate of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         epochs: Passes over the records.
         momentum: Momentum of SGD.
         noise_multiplier: Noise over clipping norm; 0 for plain SGD.

@@ -79,7 +79,7 @@ class Books:
         before: Sequence[Booked] = (),
         taken_before: int | None = None,
     ) -> tuple[Check, ...]:
-        """Return what the books say beside what happened.
+        """Compare the books with what happened.
 
         Args:
             history: History of the accountant now: (noise multiplier, rate, steps), in order.

@@ -101,7 +101,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
         findings: What was found, the most severe first.
         advice: What to do, in sentences.
         caveats: What a reader must know.
-        cites: Keys of ``references.BIBLIOGRAPHY``, beside those of bounds and estimates.
+        cites: Keys of ``references.BIBLIOGRAPHY``, in addition to those of bounds and estimates.
         provenance: The exact settings, and what ran.
 
     Example:

@@ -47,7 +47,7 @@ def read_secret(home: Folder, name: str = SECRET) -> bytes:
     """Return the secret of a run, or of another name.
 
     Raises:
-        BrokenChain: There is none, or it is none.
+        BrokenChain: There is no valid secret.
     """
     try:
         text = home.read(name, largest=2 * _LENGTH + 1).decode("ascii").strip()

@@ -74,7 +74,7 @@ def as_claim(
 
     Args:
         value: The claimed ε, or the whole claim.
-        delta: Needed beside a number; beside a ``Claim`` it must be the claim's own.
+        delta: Needed with a number; beside a ``Claim`` it must be the claim's own.
         known: Further fields (``adjacency``, ``accountant``, …) of a claim given as a number.
 
     Raises:

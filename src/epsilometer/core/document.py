@@ -105,7 +105,7 @@ class Table(Block):
             there, so that a reader can sort and search many of them.
         fields: Their fields, one per column.
         total: How many of them there are.
-        links: Where the first cell of each row leads, on a page; of one's own making alone.
+        links: Where the first cell of each row leads, on a page; only links made by the report.
         badges: A verdict beside the first cell of each row.
     """
 

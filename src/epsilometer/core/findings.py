@@ -79,7 +79,7 @@ class SamplerNoise(Plain, frozen=True, kw_only=True):
 
 
 class SamplerFinding(BaseFinding, frozen=True, kw_only=True):
-    """What the sampler that was used costs, beside the one that was accounted for.
+    """The ε of the sampler that was used, compared with the one accounted for.
 
     Attributes:
         sampler: The one that was used, in words.
@@ -311,7 +311,7 @@ class MembershipFinding(BaseFinding, frozen=True, kw_only=True):
 
 
 class ThreatFinding(BaseFinding, frozen=True, kw_only=True):
-    """How far a threat beside membership goes.
+    """How strong a threat other than membership is.
 
     Attributes:
         threat: ``attribute``, ``range``, ``structure`` or ``usage``.

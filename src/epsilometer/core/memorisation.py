@@ -5,7 +5,7 @@ from epsilometer.core.plain import Confidence, Count, Nonnegative, PositiveCount
 
 
 class MemorisationFinding(BaseFinding, frozen=True, kw_only=True):
-    """How much of planted texts a model gives back. It stands beside ε, and decides nothing.
+    """How much of planted texts a model gives back. It is shown with ε, and decides nothing.
 
     Attributes:
         canaries: Which, in words.

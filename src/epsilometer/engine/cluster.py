@@ -153,7 +153,7 @@ class Cluster:
                     self._end_worker(lease.worker)
 
     def close(self) -> None:
-        """Let go of everything; what is under way is cancelled with the connection."""
+        """Release everything; what is under way is cancelled with the connection."""
         with suppress(*_BROKEN):
             self._client.unsubscribe_topic(self._topic)
             self._client.cancel([future for future, _ in self._flying.values()], force=True)

@@ -93,7 +93,7 @@ class Local:
 
     Attributes:
         count: How many; 0 for one per core, or one per device.
-        kind: Processes, or threads for work that lets go of Python's lock.
+        kind: Processes, or threads for work that releases Python's lock.
         retries: How often a unit whose worker died, or that took too long, is tried again with
             nothing else under way before it counts as failed.
         timeout: Seconds that a unit may take; None for 30 times the median of those that are

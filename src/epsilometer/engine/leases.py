@@ -299,7 +299,7 @@ class _Work:
         yield Outcome(unit=unit, arrays=None, error=said, seconds=lease.seconds)
 
     def _is_strange(self, lease: Lease) -> bool:
-        """Tell whether workers died that held nothing: then someone else ends them."""
+        """Tell whether workers died that held nothing: then another program ends them."""
         if self._crew.strange == lease.strange or self._strange[lease.unit] >= _STRANGE:
             return False
         self._strange[lease.unit] += 1

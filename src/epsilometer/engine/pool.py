@@ -329,7 +329,7 @@ def make_pickling_error(error: BaseException) -> InvalidArgument:
     *_, why = str(error.__cause__ or error).strip('"\n').splitlines() or [type(error).__name__]
     return InvalidArgument(
         f"Expected work that can be sent to another process ({why}). "
-        "Let go of open files, locks and the like, or use threads."
+        "Close open files, locks and the like, or use threads."
     )
 
 
@@ -341,7 +341,7 @@ def prepare_worker() -> None:
 
 
 def _work(pipe: Connection) -> None:
-    """Do what comes through the pipe, until nothing came for a while."""
+    """Run the tasks that come through the pipe, until none has come for a while."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that began us
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

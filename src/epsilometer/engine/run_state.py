@@ -21,7 +21,7 @@ class RunState:
     Attributes:
         directory: Directory of the run.
         audit: The subject's name.
-        state: Whether someone works on it, it has a result, or neither.
+        state: Whether a process works on it, it has a result, or neither.
         units: That there are.
         finished: Number of units that are finished.
         failures: (unit, kind of error) pairs.

@@ -69,7 +69,7 @@ class Program:
             without it; by the names of views, where there are several.
         subject: What it is, in words.
         adversary: Whose view the scores are computed from, in words.
-        curves: Trade-off curves to draw beside the attack's.
+        curves: Trade-off curves to draw with the attack's.
         views: Ways of looking at the same runs, each with its own result; the first is the one that
             is watched.
     """

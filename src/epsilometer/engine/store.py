@@ -8,8 +8,8 @@ quarantine/    shards that are not what they should be, for inspection
 chain.json     that plan, shards and result belong together
 result.json    the result
 log.jsonl      what happened, one event per line
-leases.json    which units are under way, while someone works on the run
-lock           held while someone works on the run
+leases.json    which units are under way, while a process works on the run
+lock           held while a process works on the run
 
 All of it is for the owner alone, and nothing is written through a link.
 """
@@ -376,7 +376,7 @@ def _clear_away(home: Folder, folder: Folder, name: str) -> None:
 
 
 def _set_aside(home: Folder, folder: Folder, name: str) -> None:
-    """Move a file that is not what it should be, a link itself, to where it harms no one."""
+    """Quarantine a file that is not what it should be; of a link, the link itself."""
     with home.hold_inner(_QUARANTINE, make=True) as aside:
         free, count = name, 1
         while aside.look(free) is not None:
@@ -486,7 +486,7 @@ class Writer:
 
 
 class RunBusy(EpsilometerError):
-    """Another process works on this run."""
+    """Another process is working on this run."""
 
 
 class CannotWrite(EpsilometerError):
@@ -514,7 +514,7 @@ def lock(directory: Path) -> Iterator[None]:
 
 
 def is_busy(directory: Path) -> bool:
-    """Tell whether someone works on the run now. Nothing is written, not even a lock."""
+    """Tell whether a process is working on the run now. Writes nothing, not even a lock."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -74,7 +74,7 @@ class Content:
         read: Returns the columns at the given places; without places all of them, which must
             then fit together.
         is_arrays: Whether they are arrays of any shape, and not cells of a table.
-        metadata: (name, text) pairs that the file has beside its columns.
+        metadata: (name, text) pairs that the file has besides its columns.
         notes: What was guessed of how it is written, for whoever reads the result.
         rows: No fewer than it has records, where that is known before it is read.
     """
@@ -144,7 +144,7 @@ def hash_file(path: Path) -> tuple[str, str]:
 
 
 class _TooLarge(UnreadableFile):
-    """More than anyone expects of a file."""
+    """A file is larger than any reader expects."""
 
 
 def refuse_huge(path: Path, size: int) -> None:

@@ -199,7 +199,7 @@ class IterateWatch:
 
         Args:
             claim: The claimed ε of a client, or a ``Claim``.
-            delta: δ; not needed beside a ``Claim``.
+            delta: δ; not needed with a ``Claim``.
             confidence: Confidence of all bounds together.
         """
         promised = as_claim(claim, delta=delta)

@@ -148,7 +148,7 @@ class Audited:
 
         Args:
             books: A ``DpEvent``, an accountant, or what :func:`read_books` returned.
-            delta: δ of the claim; not needed beside a ``Claim``.
+            delta: δ of the claim; not needed with a ``Claim``.
             claim: The claimed ε, or a ``Claim``; by default what the books come to at ``delta``.
             confidence: Confidence of the audit.
         """

@@ -68,7 +68,7 @@ class Cache:
 
 
 def make_key(sources: list[Source]) -> str:
-    """Return what stands for texts, and for all that checks them."""
+    """Return a key for texts and for all code that checks them."""
     digest = hashlib.sha256(_describe_checker().encode())
     for source in sources:
         content = source.content

@@ -1,4 +1,4 @@
-"""Cut a project into files that import each other: each part is checked, and cached, alone."""
+"""Split a project into groups of files that import each other; each is checked and cached alone."""
 
 import re
 from collections.abc import Iterable

@@ -141,7 +141,7 @@ class EnsembleDPSGD:
         sampler: How batches are drawn.
         noise_multiplier: σ, in clipping norms.
         clip_norm: C.
-        learning_rate: Learning rate of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         optimizer: ``SGD()`` or ``Adam()`` of :mod:`~epsilometer.networks.optimizers`.
         batch_size: B; the expected one where it varies.
         epochs: Passes of the sampler.

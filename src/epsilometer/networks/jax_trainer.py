@@ -122,7 +122,7 @@ class JaxDPSGD:
         sampler: How batches are drawn.
         noise_multiplier: σ, in clipping norms.
         clip_norm: C.
-        learning_rate: Learning rate of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         optimizer: ``SGD()`` or ``Adam()`` of :mod:`~epsilometer.networks.optimizers`, or a
             ``GradientTransformation`` of optax, whose updates are multiplied by the learning rate.
         batch_size: B; the expected one where it varies.

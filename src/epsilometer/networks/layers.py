@@ -78,7 +78,7 @@ class Layer(nn.Module):
         self.original = (layer,)
 
     def remember(self, given: Any, gave: Tensor) -> Tensor:
-        """Write a call down and returns what it gave, so that the loss can be derived by it."""
+        """Record a call and return its value, so that the loss can be differentiated by it."""
         if not gave.requires_grad:  # nothing before it is differentiated: the graph begins here
             gave.requires_grad_()
         self.tape.calls.append(Call(self, given, gave))

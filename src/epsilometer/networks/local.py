@@ -107,7 +107,7 @@ class ClientTrainer(Protocol):
     def updates(
         self, weights: Tensor, batches: Sequence[Batches], records: ClientRecords
     ) -> Iterator[Tensor]:
-        """Return how far clients went from ``weights``, some at a time: ``(clients, size)``.
+        """Return the updates of clients from ``weights``, some at a time: ``(clients, size)``.
 
         Args:
             weights: Where all begin, ``(size,)``.

@@ -111,7 +111,7 @@ class ManyModels:
         return out.view(self.runs, -1, *out.shape[1:])  # type: ignore[no-any-return]
 
     def forget(self) -> None:
-        """Let go of what the last pass keeps for gradients; the next would anyway."""
+        """Release what the last pass keeps for gradients; the next pass would do so anyway."""
         self._tape.calls.clear()
 
     def until_random(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

@@ -130,7 +130,7 @@ def _draw_attacks(audit: Audit) -> Iterator[Figure]:
 
 
 def _draw_removal(audit: Audit) -> Iterator[Figure]:
-    """Return the saw-tooth: what is left after each record dropped."""
+    """Return the curve of what is left after each record dropped."""
     plan, left = audit.one(RemovalPlan), audit.one(LeaveOneOut)
     if plan is None or len(plan.removed) < 2 or left is None:
         return

@@ -270,7 +270,7 @@ def describe(
         each: The series whose numbers the alternative text lists one by one.
         marks: Values of x that matter.
         suffix: After the key, where there are several figures of it.
-        cites: Keys of the bibliography, beside those of the texts.
+        cites: Keys of the bibliography, in addition to those of the texts.
         more: What the texts name and is no field.
     """
     texts = TEXTS["figures"][key]

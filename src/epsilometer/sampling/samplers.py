@@ -428,7 +428,7 @@ class Poisson:
 
     @property
     def words(self) -> str:
-        """The sampler, for people."""
+        """The name of the sampler, for display."""
         at = "" if self.rate is None else f" at rate {self.rate:.4g}"
         return f"Poisson sampling{at}"
 

@@ -71,7 +71,7 @@ def measure_scores(
         claim: What was claimed, if anything.
         confidence: One-sided confidence of the bound.
         seed: Seed for rules that split at random.
-        curves: Trade-off curves to draw beside the attack's, where more is known than (ε, δ).
+        curves: Trade-off curves to draw with the attack's, where more is known than (ε, δ).
         units: Units of work that were planned for the scores.
         used: Units that gave them.
         failed: Units that failed.
@@ -237,7 +237,7 @@ def make_finding(
         subject: What was attacked, in words.
         growth: (observations, bound) pairs to draw.
         estimates: ε by theory.
-        curves: Trade-off curves to draw beside the attack's.
+        curves: Trade-off curves to draw with the attack's.
         reach: As of :class:`~epsilometer.core.findings.EpsilonFinding`, where it is known.
         power: Likewise.
         counted: Whether ``prove`` takes scores that are counted at thresholds.

@@ -119,7 +119,7 @@ class ConfidenceSequence:
     def __init__(
         self, thresholds: Any = None, *, delta: float, confidence: float = DEFAULT_CONFIDENCE
     ) -> None:
-        """Bet at these thresholds, and never look at a pair twice."""
+        """Bet at these thresholds; every pair is used once."""
         _validate.probability(delta=delta)
         _validate.open_unit(confidence=confidence)
         self.delta, self.confidence = delta, confidence

@@ -92,7 +92,7 @@ def describe_seeds(outcomes: Sequence[Outcome], command: str) -> str:
     named = ", ".join(f"{o.program.id} with seed {o.seed}" for o in accused)
     return (
         f"Right programs with many seeds: {programs} programs × {len(outcomes) // programs} seeds, "
-        f"{len(accused)} of {len(outcomes):,} runs accused{': ' + named if named else ''} "
+        f"{len(accused)} of {len(outcomes):,} runs flagged{': ' + named if named else ''} "
         f"(`{command}`). One in 1,000 is allowed.\n"
     )
 

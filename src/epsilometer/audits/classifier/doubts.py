@@ -31,7 +31,7 @@ def find_doubts(
     *,
     seed: int = 0,
 ) -> tuple[list[str], list[str]]:
-    """Return why no one is safe by what is measured of rows, and mere remarks, in sentences.
+    """Return reasons why measurements of rows protect no one, and remarks, as sentences.
 
     Args:
         estimator: Not fitted.

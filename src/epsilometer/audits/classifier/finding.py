@@ -331,7 +331,7 @@ class PartResults(PublishedResults):
         )
 
     def _list_unmeasured(self) -> list[str]:
-        """Say what no one looked at, because rules or attacks were chosen otherwise than usual."""
+        """Say what was not examined because rules or attacks differ from the defaults."""
         said = []
         if self.task.subject.published_as == "file" and "file" not in self.found:
             said.append("The model's file was not searched: it may hold training records.")

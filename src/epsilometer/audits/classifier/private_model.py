@@ -32,7 +32,7 @@ class PrivateClassifier:
         epsilon: ε; infinite: no noise.
         delta: δ.
         steps: Steps of gradient descent.
-        learning_rate: Learning rate of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         random_state: Random state of the noise; None: drawn by the system.
 
     Example:

@@ -92,7 +92,7 @@ class PublishedModel:
         raise NotImplementedError
 
     def check_settings(self) -> None:
-        """Refuse what no audit can be made of, and bring lists into one form."""
+        """Refuse settings that cannot be audited, and normalise lists."""
         if not hasattr(self.estimator, "fit"):
             raise InvalidArgument(
                 f"Expected an estimator with fit and {self.method}, got "
@@ -162,12 +162,12 @@ class PublishedTask:
 
     Attributes:
         subject: The settings.
-        request: What was asked beside them.
+        request: What was requested in addition.
         size: How many records there are.
         groups: Column → group of each record.
         content: Bytes of the model's file, if there is one.
         confidence: Confidence of the verdict.
-        delta: δ of the bounds beside attacks.
+        delta: δ of the bounds shown with attacks.
         seed: Seed of all randomness.
     """
 

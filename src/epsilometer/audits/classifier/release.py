@@ -121,7 +121,7 @@ class CaughtAtMost:
 
 @dataclass(frozen=True)
 class GainAtMost:
-    """No threat beside membership gains more than ``limit``.
+    """No threat other than membership gains more than ``limit``.
 
     Attributes:
         limit: Limit of guesses about hidden attributes, and of ranges, over what is known of people
@@ -213,9 +213,9 @@ class Measured:
         attacks: What each attack said.
         mismatch: Why attacks may be weaker than they look; empty where nothing is known.
         leaks: What the model's file tells of single records; None where it was not searched.
-        threats: Beside membership, that were measured.
+        threats: Threats other than membership that were measured.
         answers: What an API's answers tell of single records; None where it was not tried.
-        doubt: Why no one is safe by what was measured of rows; empty where nothing is known.
+        doubt: Why measurements of rows protect no one; empty where nothing is known.
     """
 
     risk: FloatArray | None

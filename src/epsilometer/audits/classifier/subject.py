@@ -62,7 +62,7 @@ class Classifier(PublishedModel):
     """A classifier trained on these records: may it be published, and what would help?
 
     Its ``rules`` decide, so that a claimed ε is refused. No δ is needed; one that is given is that
-    of the bounds beside attacks.
+    of the bounds shown with attacks.
 
     Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
         samples. It is certain where all records were measured exactly. *Release* says the same of
@@ -95,7 +95,7 @@ class Classifier(PublishedModel):
             limits are that close, or no longer become closer.
         skip_trend: Attack no models of a quarter and an eighth of the records, whose trend says
             what a model of all records would show.
-        threats: Threats other than membership; none by default. ``attribute:COLUMN`` guesses a hidden
+        threats: Threats besides membership; none by default. ``attribute:COLUMN`` guesses a hidden
             column, and ``range`` says whether someone similar was in. ``structure`` counts records
             whose answer or leaf few share, and ``usage`` estimates which share of a dataset was
             used.

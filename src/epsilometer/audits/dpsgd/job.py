@@ -233,7 +233,7 @@ def describe_gradient_runs(
 
 
 def describe_loss_runs(play: Play, subject: str) -> Program:
-    """Describe runs with a record of its own, of which the final model's loss is seen."""
+    """Describe runs with a separate record, of which the final model's loss is seen."""
     subject = f"{subject}, final model only: loss on a data canary"
     who = "sees the final model, chooses one record"
     view = View(name="loss", subject=subject, adversary=who)

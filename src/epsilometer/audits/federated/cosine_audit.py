@@ -77,7 +77,7 @@ class Cosines:
         participation: ``"equal"`` if every canary took part as often as every other.
         title: What was audited, in words.
         adversary: Whose view the cosines are computed from, in words.
-        curves: Trade-off curves to draw beside the attack's.
+        curves: Trade-off curves to draw with the attack's.
 
     Example:
         >>> import numpy as np, epsilometer as em
@@ -226,7 +226,7 @@ def audit_gaussian_mechanism(subject: GaussianMechanism, request: Request) -> Au
 def make_reference(
     epsilon: float, delta: float, *, method: str, **described: Any
 ) -> EpsilonEstimate:
-    """Return an ε that was computed, not estimated, to be shown beside what was measured."""
+    """Return an ε that was computed, not estimated, to be shown together with what was measured."""
     return EpsilonEstimate(
         epsilon=epsilon,
         low=epsilon,

@@ -246,7 +246,7 @@ class OnceIn:
     Guarantees: no one takes part twice within ``rounds`` rounds in a row.
 
     Attributes:
-        rounds: How long a client waits from one of its rounds to the next, at least.
+        rounds: Smallest distance between two rounds of one client.
 
     Example:
         >>> rng = np.random.default_rng(0)

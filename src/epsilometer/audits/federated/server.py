@@ -63,7 +63,7 @@ class FederatedRun:
 
 
 class Watch:
-    """Look at canaries: keep the highest cosine of each so far, and that with its own rounds.
+    """Watch canaries: keep the highest cosine of each so far, and that with its own rounds.
 
     Args:
         canaries: All of them.

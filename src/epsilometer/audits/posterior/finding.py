@@ -160,7 +160,7 @@ class _Attack:
     seed: int
 
     def score(self, shown: Shown) -> Scores:
-        """Return log-odds of the learned attack, of runs it was not learned from, in one order.
+        """Return log-odds of the learned attack on runs it was not learned from, in a fixed order.
 
         Runs that were lost are all among these, each scored against the attack.
         """
@@ -418,7 +418,7 @@ def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
 
 
 def _count_needed(finding: FormFinding, question: Question) -> int:
-    """Return with how many runs of either kind the upper limit would be at the limit.
+    """Return the number of runs per side at which the upper limit would reach the limit.
 
     The value is taken to stay as it is; 0 where no number of runs would do.
     """

@@ -21,7 +21,7 @@ def ask_for_samples(x: FloatArray, samples: int) -> Any:
 
 
 def take_probabilities(answer: Any) -> ArrayLike:
-    """Take them from the usual answer: ``{"probabilities": [[…], …]}``, one row per sample."""
+    """Read probabilities from an answer ``{"probabilities": [[…], …]}``, one row per sample."""
     found: ArrayLike = answer["probabilities"]
     return found
 

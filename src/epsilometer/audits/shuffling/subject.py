@@ -233,7 +233,7 @@ class _WatchedGame(RunsJob):
     game: _Game
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
-        """Return what was played, beside what was computed."""
+        """Return what was simulated and what was computed."""
         (found,) = self.findings(units, done)
         found = replace(
             found,

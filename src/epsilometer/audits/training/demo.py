@@ -120,7 +120,7 @@ def _make_program(subject: Demo, name: str, noise: float, curves: tuple[Curve, .
 
 
 def _compute_allowed(noise: float) -> Curve:
-    """Compute what the accountant allows of an attack on the program as claimed."""
+    """Compute what the accountant allows an attack on the program as claimed."""
     fpr = np.concatenate([[0.0], np.geomspace(1e-5, 1.0, 120)])
     fnr = poisson_curve(fpr, noise_multiplier=noise, sampling_rate=1.0, steps=STEPS)
     return Curve(
@@ -140,7 +140,7 @@ class GradientDescent:
         target: Features of the target record, shape ``(d,)``.
         target_label: Its class.
         steps: Gradient steps.
-        learning_rate: Learning rate of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         clip: Norm that each gradient is clipped to.
         noise: Standard deviation of the noise on the sum, in units of ``clip``.
     """

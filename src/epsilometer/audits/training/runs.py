@@ -39,7 +39,7 @@ class Runs:
         block: Runs of either kind that make a unit of work; a hundredth of ``runs`` by default.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
-        curves: Trade-off curves to draw beside the attack's.
+        curves: Trade-off curves to draw with the attack's.
         parameters: Whatever else determines what ``play`` does, as JSON values; they are written
             into results as they are, so put no data here. A run directory is
             never continued with other parameters; what is not named here cannot be checked.

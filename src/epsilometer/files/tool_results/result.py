@@ -72,10 +72,10 @@ class ToolResult:
         """Return the question how records came in, which these files do not answer."""
         usual = f" {self.usual}" if self.usual else ""
         return (
-            f"Expected a design beside a result of {self.tool}, which does not say how records "
+            f"Expected a design with a result of {self.tool}, which does not say how records "
             "came in, got none. Give --design (or design=) fixed where a random split chose those "
-            "that were trained on, coins where each had a coin of its own, runs where every score "
-            f"is of a run of its own.{usual} A split by time, place or person is none of them."
+            "that were trained on, coins where each had its own coin, runs where every score "
+            f"is of a separate run.{usual} A split by time, place or person is none of them."
         )
 
 
@@ -124,7 +124,7 @@ def take_side(values: Any, name: str, *, classes: bool = False) -> FloatArray:
 
 
 def divide_by_member(name: str, score: Any, member: Any) -> Attack:
-    """Return the attack of scores that stand beside memberships of 1 and 0."""
+    """Return the attack of scores that stand other than memberships of 1 and 0."""
     scores, members = take_side(score, name), take_side(member, f"memberships of {name}")
     if scores.shape != members.shape or not np.isin(members, (0, 1)).all():
         raise InvalidArgument(

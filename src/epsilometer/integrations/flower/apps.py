@@ -55,7 +55,7 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
 
     Args:
         server_app: The app, with ``@app.main()`` or with ``server_fn``.
-        delta: δ of the bounds; not needed beside a ``Claim``, which has one.
+        delta: δ of the bounds; not needed with a ``Claim``, which has one.
         canaries: How many nodes are canaries. By default a tenth of all nodes, and 20 at most: that
             is enough for the checks of what the server releases, and little harm to the model.
             Below 300 estimates of ε say little; more than a tenth of a round's replies is said to
@@ -348,7 +348,7 @@ class CanaryStrategy(OldStrategy):
 
 
 class _CanaryProxy(ClientProxy):
-    """Stands for a canary: takes note of what it is asked; the answer is made with the others."""
+    """Stand for a canary: record requests; the answer is made with the others."""
 
     def __init__(self, node: int) -> None:
         super().__init__(str(node))

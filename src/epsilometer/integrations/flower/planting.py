@@ -163,7 +163,7 @@ class Planting:
         yield from self._odd
 
     def see(self, arrays: Arrays) -> None:
-        """Take note of weights; the first ones fix what is watched."""
+        """Record weights; the first ones fix what is watched."""
         if self.ended:
             return
         with self.guard():
@@ -459,7 +459,7 @@ class Planting:
         )
 
     def note_sent(self, contents: Sequence[RecordDict]) -> None:
-        """Take note of what the nodes of a round were sent."""
+        """Record what the nodes of a round were sent."""
         first = next(iter(contents[0].array_records.values()), None)
         self._sent = None if first is None else to_arrays(first)
         if not self.ended and any(

@@ -121,7 +121,7 @@ class Settings:
 
         Args:
             function: Which was called.
-            supplied: What it was called with, beside these settings.
+            supplied: What it was called with, in addition to these settings.
         """
         apart = ("delta", "claim", "confidence", "seed", "out")
         settings = to_settings(replace(self, accounted=None))
@@ -157,7 +157,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class PlantedFamily:
-    """What fixes all canaries of an audit, beside the arrays that they are planted in."""
+    """What fixes all canaries of an audit, apart from the arrays that they are planted in."""
 
     count: int
     seed: int

@@ -45,13 +45,13 @@ class PrivacyAudit(TrainerCallback):
     Args:
         planted: What ``plant_texts`` returned.
         claim: The claimed ε, or a ``Claim``; by default what the accountant reports at ``delta``.
-        delta: δ; not needed beside a ``Claim``.
+        delta: δ; not needed with a ``Claim``.
         confidence: Confidence of all bounds together.
         scores: As of ``LanguageModel``.
         watch: ``watch(optimizer, loader)`` starts what watches the noise and clipping of the run:
             with Opacus ``lambda optimizer, loader: audited(engine, optimizer, loader)``.
         accountant: Has ``history`` and ``get_epsilon``, as those of Opacus. Its books are
-            compared with what happens; not needed beside ``watch``.
+            compared with what happens; not needed with ``watch``.
         tokenizer: Where the Trainer has none.
         batch_size: Canaries that are measured at once.
         card: Whether ``README.md`` is written.

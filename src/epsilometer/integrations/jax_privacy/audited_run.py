@@ -166,7 +166,7 @@ class Audited:
         """Judge a claim by one who sees every noisy sum, and does not know the batches.
 
         Args:
-            delta: δ of the claim; not needed beside a ``Claim``.
+            delta: δ of the claim; not needed with a ``Claim``.
             claim: The claimed ε, or a ``Claim``; by default what the books come to at ``delta``.
             confidence: One-sided; what several views cost is paid.
         """

@@ -175,7 +175,7 @@ class Audited:
             order, or Poisson sampling. It is refused where batches are shuffled.
 
         Args:
-            delta: δ of the bound and of the engine's claim; not needed beside a ``Claim``.
+            delta: δ of the bound and of the engine's claim; not needed with a ``Claim``.
             claim: The claimed ε, or a ``Claim``; by default what the engine reports at ``delta``.
             confidence: One-sided; what it costs to look at several views is paid.
             method: ``one_run`` or ``one_run_fdp``; the other is shown beside it.

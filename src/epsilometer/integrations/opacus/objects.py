@@ -33,14 +33,14 @@ def is_engine(thing: Any) -> bool:
 
 
 def check_engine(thing: Any, call: str) -> None:
-    """Refuse what is no ``PrivacyEngine``; ``call`` is how the function is called."""
+    """Refuse anything but a ``PrivacyEngine``; ``call`` is how the function is called."""
     if not is_engine(thing):
         kind = type(thing).__name__
         raise InvalidArgument(f"Expected a PrivacyEngine first, got {kind}: {call}.")
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse what is no ``DPOptimizer``, and one that holds shards of gradients."""
+    """Refuse anything but a ``DPOptimizer``, and one that holds shards of gradients."""
     if not isinstance(optimizer, DPOptimizer):
         raise InvalidArgument(
             f"Expected the DPOptimizer that make_private returned, got {type(optimizer).__name__}."

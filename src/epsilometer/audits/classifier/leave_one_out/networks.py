@@ -46,7 +46,7 @@ class NetworkClassifier:
         module: The architecture.
         epochs: Passes over the records.
         batch_size: Records of a step.
-        learning_rate: Learning rate of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         optimizer: ``"adam"``, ``"sgd"``, or one of :mod:`~epsilometer.networks.optimizers` with its
             own parameters.
         loss: ``loss(outputs, classes)``, one number per record; cross-entropy by default.
@@ -156,7 +156,7 @@ class Networks(Fits):
 
     @classmethod
     def prepare(cls, how: NetworkClassifier, X: Any, y: Any, *, seed: int) -> "Networks":  # noqa: N803
-        """Refuse what cannot be trained."""
+        """Refuse networks that cannot be trained."""
         with needs("torch", extra="torch"):
             import torch
         if not isinstance(how.module, torch.nn.Module):

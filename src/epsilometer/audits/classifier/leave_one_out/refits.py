@@ -94,7 +94,7 @@ class Fits(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what determines the answers beside the seed; arrays and objects too."""
+        """Return what determines the answers apart from the seed; arrays and objects too."""
 
     @abstractmethod
     def whole(self, queries: Any, *, seed: int | None) -> FloatArray:
@@ -261,7 +261,7 @@ class Refits(Fits):
         return found[0] if queries is None else found
 
     def _fit(self, model: Any, rows: Any, queries: Any, *, seed: int) -> FloatArray:
-        """Fit to some rows, and ask."""
+        """Fit to some rows, and predict."""
         with seed_globals(seed):
             model.fit(take_rows(self.features, rows), self.labels[rows])
             found = predict_logs(model, queries, classes=self.classes)

@@ -29,36 +29,37 @@ Written by `python reproductions/page.py` from the `paper.toml` of each folder; 
     epsilometer reproduce one-shot --only table-1 --full   # one table, as published
     epsilometer reproduce shuffling --full --data FOLDER --device cuda
 
-The command prints published and measured numbers side by side, and writes both to `--out` as a page
-(`page.md`) and as JSON (`results.json`). A killed call resumes and gives the same bytes. A quick call
-runs a small version of the same code, with datasets of scikit-learn in place of missing data (`--data
-FOLDER` or `EPSILOMETER_DATA` names their folder). It shows directions, not digits, and runs in CI. The
-tables below come from full calls, or from the command that is named. *By the law* means that the
-adversary's observations are drawn from their distribution, at the published size, where no network
-and no data change it. So a published number may have two rows, one trained and one by the law.
+The command prints published and measured numbers side by side, and writes both to `--out` as a
+page (`page.md`) and as JSON (`results.json`). A killed call resumes and gives the same bytes. A
+quick call runs a small version of the same code, with datasets of scikit-learn in place of missing
+data (`--data FOLDER` or `EPSILOMETER_DATA` names their folder). It shows directions, not digits,
+and runs in CI. The tables below come from full calls, or from the command that is named. *By the
+law* means that the adversary's observations are drawn from their distribution, at the published
+size, where no network and no data change it. So a published number may have two rows, one trained
+and one by the law.
 
-`reproductions/standings.py` computes the status of each row from the published value, its spread and
-number of runs, and ours; none is written by hand. The rule for curves with errors ("stays", "jumps")
-was changed after the table of 60 epochs was measured: under the older rule, without errors, eight of
-its rows differed.
+`reproductions/standings.py` computes the status of each row from the published value, its spread
+and number of runs, and ours; none is written by hand. The rule for curves with errors ("stays",
+"jumps") was changed after the table of 60 epochs was measured: under the older rule, without
+errors, eight of its rows differed.
 
-- **agrees**: the difference is at most two combined standard errors (spreads divided by the root of
-  the number of runs) plus rounding. Where a paper prints no spread, ours is used. Deterministic
+- **agrees**: the difference is at most two combined standard errors (spreads divided by the root
+  of the number of runs) plus rounding. Where a paper prints no spread, ours is used. Deterministic
   numbers must agree to the printed digits;
 - **same direction**: for other data or another size, or where the paper shows a curve or a bar
   without numbers: our numbers are in the published order, by more than two standard errors where
   these are known;
-- **cannot tell**: no spread is known, or it is so large that no smaller number could have failed, or
-  no two numbers are far enough apart to be ordered;
+- **cannot tell**: no spread is known, or it is so large that no smaller number could have failed,
+  or no two numbers are far enough apart to be ordered;
 - **differs**: more than two standard errors apart, other digits, or another order;
 - **not measured**: not run yet;
 - **only ours**: not in the paper, and not counted.
 
 Rows that agree one by one may all deviate in the same direction. So the rows of a table that are
-compared by their digits are also tested jointly: by the sum of their squared deviations in standard
-errors, and by the sum of their deviations (each p doubled). Of several numbers in a row, the one
-furthest away counts (p times their number). A table differs jointly where the smallest p, times the
-number of tests of the table, is below 0.05.
+compared by their digits are also tested jointly: by the sum of their squared deviations in
+standard errors, and by the sum of their deviations (each p doubled). Of several numbers in a row,
+the one furthest away counts (p times their number). A table differs jointly where the smallest p,
+times the number of tests of the table, is below 0.05.
 """
 
 

@@ -219,7 +219,7 @@ def test_a_model_of_another_recipe_is_said_to_be_unlike_it() -> None:
         ([], "Expected records that the model was not trained on, found none"),
         (["--group", "job", "--member", "was"], "Expected a recipe with groups"),
         (["--drop", "age", "--member", "was"], "1 are not in the table: age"),
-        (["--model-file", "x"], "Expected no --model-file beside --model FILE"),
+        (["--model-file", "x"], "Expected no --model-file with --model FILE"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(folder: Path, options: list[str], said: str) -> None:

@@ -33,7 +33,7 @@ class Kept:
         watch: What was seen of them, as of ``CosineWatch.export``.
         part: How often the run was begun, this time included.
         odd: What a reader must know.
-        everyone: Whether all nodes were asked in every round.
+        everybody: Whether all nodes were asked in every round.
         said: What clients said that they planted, as of ``Commitments.export``.
         most: Canaries and replies of the round with the largest share of canaries.
         effects: Effects of canaries on the weights, round by round.

@@ -87,7 +87,7 @@ class Commitments:
         """Refuse to judge canaries that no one planted: that nothing is found would say nothing.
 
         Args:
-            everyone: Whether all nodes were asked in all rounds: then who planted nothing is
+            everybody: Whether all nodes were asked in all rounds: then who planted nothing is
                 known, and does not count.
         """
         said = self.right + self.wrong

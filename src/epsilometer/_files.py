@@ -97,7 +97,7 @@ class Folder:
         return sorted(os.listdir(self.path if self._handle is None else self._handle))
 
     def look(self, name: str) -> os.stat_result | None:
-        """Return what lies under a name, a link as a link; None where there is nothing."""
+        """Return the kind of the file of that name, links not followed; None if there is none."""
         try:
             found: os.stat_result = self._at(os.lstat, name)
         except FileNotFoundError:
@@ -335,7 +335,7 @@ def _restrict(handle: int, mode: int) -> None:
 
 
 def find_cached(name: str) -> Path | None:
-    """Return where a cache of ours lies, or may be made; None where others can write too."""
+    """Return the place of this package's cache; None where others can write too."""
     home = _find_cache()
     if home is None or not _is_ours(home):
         return None

@@ -175,7 +175,7 @@ def make_call(
 
 
 def run_call(call: Call, options: Options, *, data: Path | None = None) -> Audit:
-    """Run a call as options say; if interrupted, say how to go on.
+    """Run a call as the options say; if interrupted, say how to continue.
 
     Args:
         call: What is audited.

@@ -331,7 +331,7 @@ def audit_options(
     home: str | None = None,
     out: bool = True,
 ) -> Decorator:
-    """Add the options of a command that audits, and hand them to it as ``options``.
+    """Add the options of a command that audits, and pass them to it as ``options``.
 
     Args:
         config: Whether a file may hold its settings.

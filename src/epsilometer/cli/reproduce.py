@@ -273,7 +273,7 @@ def read_paper(path: Path) -> Paper:
 
 
 def measure(paper: Paper, item: Item, call: Call) -> dict[str, str]:
-    """Return what is measured of an item, by row; written down, and read again by the same call."""
+    """Return the measurements of an item, by row; stored, and read by the same call later."""
     data = _find_data(item, call)
     settings = dict(item.full if call.full else item.quick)
     asked = {

@@ -40,7 +40,7 @@ class CarryoverCheck(EvidenceCheck):
     missing = "fewer than two steps with canaries"
 
     def begin(self) -> None:
-        """Begin with nothing seen."""
+        """Begin without observations."""
         self._earlier: deque[FloatArray] = deque(maxlen=_LAGS)
         self._logs: dict[int, FloatArray] = {}
         self._sums: dict[int, tuple[float, float]] = {}

@@ -114,7 +114,7 @@ class ClippingWatch:
             self._crossed = self._batches + self._exact
 
     def check(self) -> Check:
-        """Return what was seen so far."""
+        """Return the observations so far."""
         if not self._batches and not self._exact:
             return leave_untested(NAME, _EXPECTED, self._missing)
         norm, _, what = self._difference

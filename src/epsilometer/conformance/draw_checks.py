@@ -50,7 +50,7 @@ class Past:
         self._batches: Counter[bytes] = Counter()
 
     def begin_epoch(self) -> None:
-        """Begin an epoch: no record has been drawn in it yet."""
+        """Begin an epoch, in which no record has been drawn yet."""
         self._epoch, self._new = self._epoch + 1, self.records
 
     def compare(self, batch: IntArray, rate: float) -> Draw:

@@ -84,7 +84,7 @@ class EvidenceCheck:
         self.begin()
 
     def begin(self) -> None:
-        """Begin with nothing seen."""
+        """Begin without observations."""
 
     def compute_evidence(self) -> float | None:
         """Return the evidence at this step; None where nothing was tested yet."""

@@ -56,7 +56,7 @@ class GuessedNoise:
                     return
 
     def check(self) -> Check:
-        """Return what was seen so far."""
+        """Return the observations so far."""
         if not self._tested:
             return leave_untested(_NAME, _EXPECTED, "no array has 24 weights")
         outcome = judge.judge_limit(self._matched, limit=1)

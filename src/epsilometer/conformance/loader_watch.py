@@ -160,7 +160,7 @@ def find_type(sampler: Any) -> type:
 
 
 def read_indices(item: Any, records: int) -> IntArray | None:
-    """Return the indices of a batch from 0 on, None where they are none.
+    """Return the indices of a batch; None where they are not indices.
 
     Example:
         >>> read_indices([3, 1, -1], 10), read_indices(4, 10), read_indices(["a"], 10)

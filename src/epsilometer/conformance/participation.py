@@ -67,7 +67,7 @@ class ParticipationWatch:
         self._excess: tuple[int, int, int] | None = None  # step, records drawn, rows
 
     def begin_epoch(self) -> None:
-        """Begin an epoch: no record has been drawn in it yet."""
+        """Begin an epoch, in which no record has been drawn yet."""
         self._past.begin_epoch()
 
     def see(self, indices: Sequence[int] | IntArray, *, rate: float | None = None) -> None:

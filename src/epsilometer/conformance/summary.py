@@ -19,7 +19,7 @@ _KEY = 0x5EED  # of the choice of coordinates, which must not depend on what is 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TensorSummary:
-    """What is needed of one tensor's residual in one step, in units of the accounted noise σC.
+    """Statistics of one tensor's residual in one step, in units of the accounted noise σC.
 
     Attributes:
         name: Name of the tensor; the same in every step.

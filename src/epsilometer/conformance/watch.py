@@ -209,7 +209,7 @@ class StepWatch:
         self._groups[key].add(step, self.steps + 1)
 
     def group_noise(self) -> tuple[NoiseGroup, ...]:
-        """Return the noise that was seen, by what was booked for it.
+        """Return the noise that was observed, by the booked noise.
 
         Residuals with a mean make noise look larger, so that a bound by it still holds. Of declared
         correlated noise, all steps together are one release of the whitened noise: its sensitivity

@@ -16,7 +16,7 @@ _LEVELS = 32  # of a tree
 
 
 class Row(NamedTuple):
-    """How one step's noise is whitened: own · residual + Σ weight · what was kept of that step.
+    """How one step's noise is whitened: own · residual + Σ weight · what was kept.
 
     Attributes:
         own: Weight of this step's residual; the noise that is new in it has the scale 1/own.

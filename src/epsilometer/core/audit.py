@@ -32,7 +32,7 @@ _DEEPEST = 32  # levels of settings; real ones have four
 
 
 class Provenance(Plain, frozen=True, kw_only=True):
-    """The exact settings of an audit, and what ran. A second run repeats all of it.
+    """The exact settings of an audit, and what ran; enough to repeat it.
 
     Data are named by reference (a file and its columns) or as ``{"supplied": …}``, never by value;
     functions as ``module:name``.
@@ -83,7 +83,7 @@ class Provenance(Plain, frozen=True, kw_only=True):
 
     @property
     def supplied(self) -> tuple[str, ...]:
-        """Names of settings that must be supplied to do it again."""
+        """Names of settings that must be supplied to repeat the audit."""
         return tuple(name for name, value in self.settings.items() if has_supplied(value))
 
 
@@ -142,7 +142,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
 
     @property
     def exit_code(self) -> int:
-        """What a command that made this audit exits with."""
+        """The exit code of a command that made this audit."""
         return judge.exit_code(self.verdict)
 
     @property

@@ -167,7 +167,7 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
 
     @property
     def lower(self) -> float:
-        """What ε of the audited program is at least, by computation; 0 where that is unknown."""
+        """A computed lower end of the audited program's ε; 0 where unknown."""
         return self.low if self.confidence == 1 and self.role == "lower" else 0.0
 
     @property
@@ -186,7 +186,7 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
 
 
 class CheckedRun(Protocol):
-    """What a run was seen to do: checks, and the ε that follows from what was measured."""
+    """What a run did: checks, and the ε that follows from measurements."""
 
     @property
     def checks(self) -> "tuple[Check, ...]":
@@ -200,7 +200,7 @@ class CheckedRun(Protocol):
 
 
 class BaseFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
-    """A finding, and what of it the judge weighs: nothing unless its type says so."""
+    """A finding, and what the judge considers of it: nothing unless its type says so."""
 
     @property
     def views(self) -> "tuple[EpsilonFinding, ...]":

@@ -151,7 +151,7 @@ class Row:
 
     @property
     def remark(self) -> str:
-        """What a reader must know of it, in a few words."""
+        """What a reader must know about it, in a few words."""
         if self.role == "reference":
             return "for reference, decides nothing"
         remarks = ["" if self.decides else "for comparison", "" if self.valid else NOT_VALID]

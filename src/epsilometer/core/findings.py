@@ -479,7 +479,7 @@ class RemedyFinding(BaseFinding, frozen=True, kw_only=True):
 
 
 class Variation(BaseFinding, frozen=True, kw_only=True):
-    """How much predictions at the same records vary for reasons that are no one's record.
+    """How much predictions at the same records vary for reasons other than a record.
 
     Attributes:
         cause: What was varied: the initialisation, or which records were drawn.

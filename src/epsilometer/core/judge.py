@@ -141,7 +141,7 @@ def judge_limit(value: float | None, *, limit: float) -> CheckOutcome:
 
 
 def explain_violation(run: CheckedRun) -> str:
-    """Say what the first of the violated checks saw, and how many there are."""
+    """Say what the first violated check saw, and how many checks are violated."""
     broken = [check for check in run.checks if check.outcome == VIOLATED]
     first = f"{broken[0].name[:1].upper()}{broken[0].name[1:]}: {broken[0].seen}"
     others = len(broken) - 1

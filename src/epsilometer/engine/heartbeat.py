@@ -36,7 +36,7 @@ class UnderWay(msgspec.Struct, frozen=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """What a run said of itself at a moment.
+    """The state that a run reported at some moment.
 
     Attributes:
         time: When, in seconds since 1970.

@@ -112,7 +112,7 @@ class JsonService:
         object.__setattr__(self, "_journal", _Journal(Path(self.journal), self.check_kept))
 
     def check_kept(self, answer: Any) -> None:
-        """Refuse an answer of a journal that cannot be one: raises TypeError or LookupError."""
+        """Refuse an invalid answer of a journal: raises TypeError or LookupError."""
 
     @contextmanager
     def ask_in_order(self) -> Iterator[Callable[[str, Callable[[Any], Any]], Any]]:

@@ -62,7 +62,7 @@ _SHARDS, _FAILURES, _QUARANTINE = "shards", "failures", "quarantine"
 
 
 class CannotRead(EpsilometerError):
-    """The directory of a run cannot be looked into."""
+    """The directory of a run cannot be read."""
 
 
 class Store:

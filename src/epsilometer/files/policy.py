@@ -67,7 +67,7 @@ class PosteriorLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an organisation asks of audits.
+    """What an organisation requires of audits.
 
     Attributes:
         confidence: Audits at less do not count.

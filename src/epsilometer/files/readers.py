@@ -29,7 +29,7 @@ _EXCERPT = 300  # characters of what a decoder says: it may repeat the file
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Hold numbers; or, where there are words, which of them stands in each row.
+    """A column of numbers, or of words by their index.
 
     Attributes:
         name: As the file has it.

@@ -21,7 +21,7 @@ _ORDERS = {"day": (2, 1, 0), "month": (2, 0, 1)}  # what stands first → places
 
 
 def read_spelled(column: Column) -> tuple[Column, str | None]:
-    """Return a column of words as numbers where all are, and what was done; never a word of it.
+    """Return a column of words as numbers where all are, and a note that shows no word of it.
 
     Numbers may have separators of thousands, or decimal commas; dates become days since 1970. All
     cells have to be spelled in one way, but for those that are missing.

@@ -139,7 +139,7 @@ def _hash_result(result: Path) -> str:
 
 
 def ask_git(*call: str, folder: Path | None = None) -> str | None:
-    """Return what git answers; None where there is no git, or it refuses."""
+    """Return git's output; None where git is missing or fails."""
     try:
         done = subprocess.run(
             ["git", *call],

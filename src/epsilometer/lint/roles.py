@@ -33,7 +33,7 @@ class Accountant:
     """A call that assumes Poisson sampling.
 
     Attributes:
-        module: Where it stands.
+        module: The module that contains it.
         call: The call.
         name: What is called there.
         kind: As of :class:`~epsilometer.lint.libraries.DpCall`.
@@ -50,7 +50,7 @@ class Accountant:
 
     @property
     def node(self) -> ast.Call:
-        """Where it stands."""
+        """Its place in the code."""
         return self.call.node
 
 
@@ -68,7 +68,7 @@ class Training:
     """A call that makes a trainer, which makes its own loader.
 
     Attributes:
-        module: Where it stands.
+        module: The module that contains it.
         call: The call.
         trainer: What is known of the class.
         overridden: Whether the project overrides what makes the loader.
@@ -85,7 +85,7 @@ class Loop:
     """A loop over something.
 
     Attributes:
-        module: Where it stands.
+        module: The module that contains it.
         node: The loop.
         trains: Whether a step of training is in it.
         updates: Whether that is more than gradients of a part of a batch.

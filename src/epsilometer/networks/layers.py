@@ -85,7 +85,7 @@ class Layer(nn.Module):
         return gave
 
     def train(self, mode: bool = True) -> "Layer":
-        """Switch the layer that it was made from too, which torch does not see."""
+        """Switch the original layer too, which torch does not see."""
         super().train(mode)
         self.original[0].train(mode)
         return self

@@ -23,7 +23,7 @@ Batches: TypeAlias = NDArray[np.signedinteger[Any]]  # numbers of records; −1 
 
 
 class Inserted(NamedTuple):
-    """What canaries do to batches.
+    """The effect of canaries on batches.
 
     Attributes:
         keep: Which of the records keep their own gradients, ``(…, batch)``; None if none does.

@@ -1,4 +1,4 @@
-"""Map tones and roles to their looks: the one table of colours and icons."""
+"""Map tones and roles to colours and icons."""
 
 from typing import NamedTuple
 

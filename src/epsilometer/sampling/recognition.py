@@ -109,7 +109,7 @@ _Tester: TypeAlias = Callable[[Candidate, list[Epoch], int], _Test]
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How a candidate did in its tests; ``refuted`` is the reason, or None."""
+    """The test results of a candidate; ``refuted`` is the reason, or None."""
 
     sampler: Sampler
     refuted: str | None

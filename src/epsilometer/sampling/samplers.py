@@ -25,7 +25,7 @@ Secrecy: TypeAlias = Literal["", "allocation", "permutation"]
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """What the noisy sums of an epoch show of one record, up to the order of batches.
+    """The distribution of one record's effect on the noisy sums of an epoch.
 
     All other records are −1. After a shift that takes batches without the record to mean 0, its
     batch has mean ``present`` with it and ``absent`` with it zeroed out, in clipping norms. This
@@ -492,7 +492,7 @@ class WithoutReplacement:
         return Law(steps=_same_steps(self.steps, steps), absent=1, rate=1 / steps)
 
     def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
-        """Return ln of the chance of any epoch: all subsets are as likely."""
+        """Return ln of the probability of any epoch: all subsets are equally likely."""
         picked, left = math.lgamma(batch_size + 1), math.lgamma(records - batch_size + 1)
         return -sizes.size * (math.lgamma(records + 1) - picked - left)
 

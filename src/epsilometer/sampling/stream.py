@@ -1,4 +1,4 @@
-"""Normal numbers by counters: any of them at any time, the same on every device.
+"""Normal numbers by counters: random access, and the same on every device.
 
 All randomness is Philox4x32-10 of a 64-bit key and the counter (block of draws: 61 bits, purpose
 and world: 3 bits, run: 64 bits). No counter is used twice, so no two runs, sides, blocks or

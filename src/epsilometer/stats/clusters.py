@@ -90,7 +90,7 @@ class ScoresByRecord:
 
     @property
     def pooled(self) -> Scores:
-        """All scores, whosever they are."""
+        """The scores of all records."""
         return Scores(inside=self.inside.ravel(), outside=self.outside.ravel())
 
     @property

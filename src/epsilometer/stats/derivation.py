@@ -91,7 +91,7 @@ def shown(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """Format a count as it stands in a sentence."""
+    """Format a count for a sentence."""
     return f"{int(value):,}"
 
 

@@ -63,7 +63,7 @@ _DIRECT = 1 << 20  # products of a convolution that take less time than transfor
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """How canaries were put in.
+    """How canaries were included.
 
     Attributes:
         canaries: m; or the number of pairs, one of each of which is in by a fair coin.

@@ -32,7 +32,7 @@ _BLOCK = 1 << 15  # scores of a block that stays in a core's cache
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RankCounts:
-    """What stands beyond ranks.
+    """Counts beyond ranks.
 
     Attributes:
         inside_above: Inside scores above each rank of outside scores.

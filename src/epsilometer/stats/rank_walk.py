@@ -141,7 +141,7 @@ class WalkLaw:
         self._shares = np.repeat(self._shares, sizes)
 
     def hit(self, epsilon: float) -> float:
-        """Return the chance that some look happens at an ε no farther than ``radius``."""
+        """Return the chance that some look happens at an ε within ``radius``."""
         n, m = self._looks.n_out, self._looks.n_in
         weights = compute_weights(epsilon, self._delta)
         high, low, low_in, high_out = (
@@ -174,7 +174,7 @@ def compute_weights(epsilon: float, delta: float) -> tuple[float, float]:
 
 
 def is_affordable(n_in: int, n_out: int, *, delta: float, alpha: float) -> bool:
-    """Return whether the exact law takes milliseconds, and has digits enough."""
+    """Return whether the exact law takes milliseconds and has enough digits."""
     revealed = sum(count_revealed(side, delta, alpha) for side in (n_in, n_out))
     largest = next((most for many, most in _LARGEST.items() if revealed <= many), 0)
     scores = n_in + n_out

@@ -148,7 +148,7 @@ class ConfidenceSequence:
         )
 
     def update(self, inside_score: Any, outside_score: Any) -> None:
-        """Take one pair, or two arrays of pairs in order."""
+        """Add one pair, or two arrays of pairs in order."""
         inside = _validate.scores("inside_score", np.atleast_1d(inside_score))
         outside = _validate.scores("outside_score", np.atleast_1d(outside_score))
         if inside.shape != outside.shape:

@@ -41,7 +41,7 @@ class HoldOut:
 
 @dataclass(frozen=True)
 class Bonferroni:
-    """All thresholds at once, the error divided by their number. Valid, and weak."""
+    """All thresholds at once, with the error divided by their number. Valid, but weak."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def rank_grid(observed: Observed, rule: RankGrid) -> tuple[Ranks, Ranks]:
 
 
 def rank_looks(observed: Observed, rule: RankGrid, *, alpha: float) -> Looks:
-    """Return the rank grid as counts: rank k limits a rate at least as well as k − 1 errors."""
+    """Return the rank grid as counts: rank k bounds a rate at least as well as k − 1 errors."""
     out, inside = rank_grid(observed, rule)
     spent = alpha / (2 * (out.ranks.size + inside.ranks.size))
     return Looks(

@@ -20,7 +20,7 @@ SMALLEST = 20  # records of a group that is shown by itself
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GroupedRisk:
-    """What groups are compared by.
+    """The quantities by which groups are compared.
 
     Attributes:
         columns: Column → group of each record.

@@ -55,7 +55,7 @@ class PrivateClassifier:
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def set_params(self, **changed: Any) -> "PrivateClassifier":
-        """Change what it was made of."""
+        """Change its parameters."""
         unknown = sorted(set(changed) - {part.name for part in fields(self)})
         if unknown:
             raise InvalidArgument(f"Expected parameters of PrivateClassifier, got {unknown}.")

@@ -70,7 +70,7 @@ def find_hidden(shift: FloatArray, spread: FloatArray, *, limit: float) -> BoolA
 
 
 def find_gaps(logs: FloatArray, shift: FloatArray) -> BoolArray:
-    """Tell of which records all models without them fall between those with them.
+    """Find the records whose models without them all fall between those with them.
 
     A law of few values, or of narrow clusters, spreads far and hides nothing: what moves between
     its values is seen. There every value is nearer to another one than after it has moved.

@@ -143,7 +143,7 @@ def clone_with_seed(estimator: Any, seed: int, *, overwrite: bool = True) -> Any
 
 
 def has_fixed_seed(estimator: Any) -> bool:
-    """Tell whether a ``random_state`` is a number, so that whoever knows it knows the noise."""
+    """Tell whether a ``random_state`` is a number, which would reveal the noise."""
     params = estimator.get_params() if hasattr(estimator, "get_params") else {}
     return any(
         name.rpartition("__")[2] == "random_state" and isinstance(value, Integral)

@@ -55,7 +55,7 @@ def random_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
 
 
 def dirac_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
-    """Return one parameter's own direction, a random one."""
+    """Return the direction of one random parameter."""
     _validate.whole(1, size=size)
     direction = np.zeros(size)
     direction[rng.integers(size)] = 1.0

@@ -45,7 +45,7 @@ _LEAST = 1e-3  # noise, in units of the clipping norm, below which none is told 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CanarySteps:
-    """What T steps showed of m canaries.
+    """Observations of m canaries over T steps.
 
     Attributes:
         seen: The noisy sum of the step, less what the adversary knows of it, in the direction of
@@ -88,7 +88,7 @@ class CanarySteps:
 
     @property
     def exposure(self) -> FloatArray:
-        """μ² of each canary for one who knows the batches: each own step adds 1/noise²."""
+        """μ² of each canary for an adversary who knows the batches: each own step adds 1/noise²."""
         each = np.maximum(self.noise, _LEAST)[:, None] ** -2
         return np.asarray((self.took * each).sum(axis=0))
 
@@ -219,7 +219,7 @@ def measure_gradients(
     method: str = "one_run",
     estimates: Sequence[EpsilonEstimate] = (),
 ) -> EpsilonFinding:
-    """Return what is proved by who sees every noisy gradient and does not know the batches.
+    """Return the bound for an adversary who sees every noisy gradient, but not the batches.
 
     Guarantee: refutes a true claim in at most ``1 - confidence`` of audits, together with another
         bound that is wrong in ``spent`` of them.

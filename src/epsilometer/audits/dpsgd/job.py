@@ -65,14 +65,14 @@ class DPSGDJob:
         return self.one.play(self.plan.stream(index))
 
     def missing(self, index: int) -> Arrays:
-        """Return runs that failed, scored as if each had spoken against the attack."""
+        """Return failed runs, scored against the attack."""
         if index < self._many:
             return self.runs.missing(index)
         assert self.one is not None
         return self.one.missing()
 
     def watch(self) -> Watch:
-        """Return what watches any runs; it does not look at the one run."""
+        """Return a watch of the many runs, without the single run with canaries."""
         return _Watching(self.runs.watch(), self._many)
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:

@@ -192,7 +192,7 @@ class MatchedFilter:
         self.forget()
 
     def forget(self) -> None:
-        """Let vectors of rounds go; from now on only first rounds of canaries count."""
+        """Discard the vectors of rounds; from now on only first rounds of canaries count."""
         self._left, self._kept = 0, []
 
 
@@ -247,7 +247,7 @@ class CanaryCost:
 
 
 class OtherUpdates:
-    """Add up the updates of real clients in each way in which a server may average them.
+    """Sum the updates of real clients in each way that a server may average them.
 
     Args:
         clip_norm: Norm to which the server clips, over all arrays together; None where that is
@@ -300,7 +300,7 @@ def _clip_vector(vector: FloatArray, norm: float) -> FloatArray:
 
 
 def remove_known(step: FloatArray, known: Sequence[FloatArray]) -> FloatArray:
-    """Return a step less its projection on what is known of it.
+    """Return a step minus its projection on what is known of it.
 
     Whoever knows the updates of all other clients can do so, whatever the server multiplied them
     with. A canary that took no part has a direction that depends on neither, so that the law of its

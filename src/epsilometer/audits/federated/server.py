@@ -154,7 +154,7 @@ def run_rounds(
 def compute_updates(
     how: RoundSettings, weights: Tensor, clients: IntArray, *, rng: np.random.Generator
 ) -> Tensor:
-    """Return how far some clients go from given weights, as of FederatedTraining.updates."""
+    """Return the updates of some clients from given weights, as of FederatedTraining.updates."""
     with prepare(how, rng) as (every, together):
         records = every.take(clients)
         batches = _draw_batches(how, records, rng)

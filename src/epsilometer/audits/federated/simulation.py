@@ -232,7 +232,7 @@ class FederatedTraining(RoundSettings):
             pass
 
     def updates(self, weights: "Tensor", clients: IntArray, *, rng: np.random.Generator) -> Any:
-        """Return how far some clients go from given weights, not clipped: ``(clients, size)``.
+        """Return the unclipped updates of some clients from given weights: ``(clients, size)``.
 
         Sorted by how many steps they make, the longest first; ``rng`` draws their batches.
         """

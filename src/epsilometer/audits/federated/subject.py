@@ -206,7 +206,7 @@ class FederatedJob:
         }
 
     def watch(self) -> Watch:
-        """Return a watch that sees nothing: nothing can be said before a training is over."""
+        """Return an empty watch: there is no result before a training is over."""
         return Unwatched()
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:

@@ -130,7 +130,7 @@ class ReleaseForm:
         return self.kind if self.unit is None else f"{self.kind}, to {self.unit:g}"
 
     def caveats(self, samples: int) -> tuple[str, ...]:
-        """Return what to know of the form where this many samples are taken.
+        """Return caveats about the form with this many samples.
 
         Example:
             >>> ReleaseForm("mean+std").caveats(1)

@@ -341,7 +341,7 @@ def _word_lost(inside: Side, outside: Side) -> str:
 def lower_standings(
     findings: Sequence[FormFinding], forms: Sequence[ReleaseForm]
 ) -> list[FormFinding]:
-    """Return findings of which none stands better than a coarser form.
+    """Return findings such that no form has a better status than a coarser one.
 
     Whoever sees a form can make coarser ones of it.
     """

@@ -28,7 +28,7 @@ _MOST = 20_000  # weights whose covariance is kept: 3.2 GB
 
 
 class Diverged(InvalidArgument):
-    """A model that no longer predicts numbers: one that counts, where models are many."""
+    """A model that no longer predicts numbers; it counts, as in a run with many models."""
 
 
 class PosteriorSampler(Protocol):

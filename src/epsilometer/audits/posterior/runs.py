@@ -293,7 +293,7 @@ class Collected:
 
     @classmethod
     def of(cls, units: Sequence[Arrays], blocks: int) -> Self:
-        """Return what units say, of which the first ``blocks`` had the record."""
+        """Return the results of units; the first ``blocks`` of them had the record."""
         classes = {unit["samples"].shape[-1] for unit in units if "samples" in unit}
         if not classes:
             raise AllFailed("Expected predictions of some runs, all of them failed.")

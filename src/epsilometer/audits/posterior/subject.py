@@ -177,7 +177,7 @@ SUBJECTS = (Posterior,)
 
 
 def run_audit(subject: Posterior, request: Request) -> Audit:
-    """Train models with the record and without it, and judge every form of publishing."""
+    """Train models with and without the record, and judge every output format."""
     device = getattr(subject.factory, "device", "cpu")
     usual = Local() if device == "cpu" else InProcess()
     failures = Failures(InvalidArgument)

@@ -35,7 +35,7 @@ _AT_ONCE = 250  # runs that share a matrix product; their activations stay in ca
 
 @dataclass(frozen=True, eq=False)
 class Demo:
-    """Two training programs with the same noise on paper: one right, one with its noise mistaken.
+    """Two training programs with the same nominal noise: one correct, one with too little.
 
     The noise is what ``CLAIM`` needs. The mistake is to pass the standard deviation where a
     variance is asked for, so that the square root is taken once too often. The target is an image

@@ -30,7 +30,7 @@ class Tracker(Protocol):
         """Keep numbers that were measured; infinite ones too."""
 
     def log_params(self, values: Mapping[str, str]) -> None:
-        """Keep what was asked."""
+        """Log the settings."""
 
     def log_tags(self, values: Mapping[str, str]) -> None:
         """Keep words by which runs are found, as the verdict."""

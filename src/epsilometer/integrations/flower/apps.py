@@ -109,7 +109,7 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
 
 
 def audited_strategy(strategy: _S, **asked: Any) -> _S:
-    """Return the same strategy, whose run is audited, to start or pass on in its place.
+    """Return the same strategy with auditing, to start or pass on in its place.
 
     For whoever writes the strategy but not the ``ServerApp``, and for secure aggregation, where
     the strategy alone sees what the last round made of the weights.

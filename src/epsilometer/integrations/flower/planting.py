@@ -224,7 +224,7 @@ class Planting:
         return np.array(list(self._single.values())) if self._single else None
 
     def take_commitments(self, content: RecordDict) -> None:
-        """Take what a client says it planted out of its reply, compare it, and look for it."""
+        """Remove from a reply what its client says it planted, and compare it."""
         for name, record in list(content.config_records.items()):
             number = self.take_commitment(record)
             if name == PLANTED:

@@ -1,4 +1,4 @@
-"""Make the replies of canaries: arrays that are made when they are read, and never held."""
+"""Make the replies of canaries: arrays that are generated when read, and never stored."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -29,7 +29,7 @@ STATISTICS = ("*running_mean", "*running_var")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an audit was asked for; :func:`audit_server_app` says what each field is."""
+    """The settings of an audit; :func:`audit_server_app` says what each field is."""
 
     delta: float | None = None
     canaries: int | None = None

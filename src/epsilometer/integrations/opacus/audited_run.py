@@ -143,7 +143,7 @@ class Audited:
 
     @property
     def steps(self) -> int:
-        """Steps seen so far; those that only accumulate are none."""
+        """Steps seen so far, without those that only accumulate."""
         return self._watch.steps
 
     @property
@@ -210,7 +210,7 @@ class Audited:
         claim: Claim | float | None = None,
         confidence: float = 0.95,
     ) -> Audit:
-        """Judge the claim by who sees the first and the last weights only; see :meth:`result`."""
+        """Judge the claim against who sees only the first and last weights; see :meth:`result`."""
         request = self._ask(delta, claim, confidence)
         return self._judge(request, [measure_weights], result="final_result")
 

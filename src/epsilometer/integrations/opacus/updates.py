@@ -88,7 +88,7 @@ class UpdateWatch:
         self._released, self._due = None, True
 
     def check(self) -> Check:
-        """Return what was seen so far."""
+        """Return the observations so far."""
         value: float | None = None
         if self._bare:
             kinds = ", ".join(dict.fromkeys(self._bare))

@@ -38,7 +38,7 @@ _FINE = 1.4  # ratio of neighbouring ranks, where ways are chosen on a part
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Guesses:
-    """Ways of guessing: "in iff score ≥ high, out iff score < low", and how they came out.
+    """Ways of guessing: "in iff score ≥ high, out iff score < low", and their results.
 
     Attributes:
         canaries: How many there are.

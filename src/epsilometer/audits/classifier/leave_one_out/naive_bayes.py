@@ -281,7 +281,7 @@ class BernoulliModel(CountModel):
     """How many records of each class have each feature."""
 
     def read_settings(self, estimator: Any) -> None:
-        """Keep the threshold above which a feature is there."""
+        """Keep the threshold above which a feature is present."""
         self._threshold = estimator.binarize
 
     def encode(self, X: Any) -> Any:  # noqa: N803

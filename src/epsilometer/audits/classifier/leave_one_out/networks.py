@@ -83,7 +83,7 @@ class NetworkClassifier:
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def set_params(self, **changed: Any) -> "NetworkClassifier":
-        """Change what it was made of."""
+        """Change its parameters."""
         unknown = sorted(set(changed) - {part.name for part in fields(self)})
         if unknown:
             raise InvalidArgument(f"Expected parameters of NetworkClassifier, got {unknown}.")

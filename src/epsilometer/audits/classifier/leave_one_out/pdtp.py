@@ -485,7 +485,7 @@ def show(log_proba: FloatArray, decimals: int | None) -> FloatArray:
 
 
 def find_flips(full: FloatArray, without: FloatArray) -> BoolArray:
-    """Return which records change their predicted class when they leave."""
+    """Return the records whose predicted class changes when they are left out."""
     return np.asarray(predict_class(full) != predict_class(without))
 
 

@@ -1,4 +1,4 @@
-"""Train models of halves of the records, and ask each about records that were changed."""
+"""Train models on halves of the records, and query each about changed records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ def ask_models(
     directory: Any = None,
     listen: Sequence[Listener] = (),
 ) -> Asked:
-    """Train an even number of models, and ask each about all records in all ways.
+    """Train an even number of models, and query each about all records in every way.
 
     Args:
         fit: Trains on features and places of labels.

@@ -1,4 +1,4 @@
-"""Audit any subject: find its runner by a registry, ask it, and keep what it found."""
+"""Audit any subject: find its runner in a registry, call it, and keep its result."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

@@ -93,7 +93,7 @@ class Folder:
             os.close(handle)
 
     def names(self) -> list[str]:
-        """Return the names of all that lies in it, in order."""
+        """Return the names of its entries, in order."""
         return sorted(os.listdir(self.path if self._handle is None else self._handle))
 
     def look(self, name: str) -> os.stat_result | None:

@@ -140,7 +140,7 @@ def make_call(
     delta: float | None = None,
     seeded: bool = False,
 ) -> Call:
-    """Return the call that a file describes, with what options say in place of the file's.
+    """Return the call that a file describes, with options in place of the file's settings.
 
     Args:
         subject: Name of the subject.

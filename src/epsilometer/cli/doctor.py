@@ -178,7 +178,7 @@ def _show(checks: list[Check]) -> None:
 
 
 def examine(*, address: str | None = None) -> list[Check]:
-    """Check all of it, in the order in which it is shown.
+    """Run all checks, in the order in which they are shown.
 
     Guarantees: a package that cannot be imported, for whatever reason, is a check like any other.
 

@@ -318,7 +318,7 @@ def _hash_file(path: Path) -> str:
 
 @contextmanager
 def import_from(folder: Path) -> Iterator[None]:
-    """Let scripts of a folder import each other by name; another folder's may have the same."""
+    """Let scripts of a folder import each other by names that other folders may use too."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:

@@ -84,7 +84,7 @@ class CarryoverCheck(EvidenceCheck):
         return max(map(self._share, self._sums)), None, None
 
     def describe(self) -> str:
-        """Say how much of which canaries is still there."""
+        """Say how much of which canaries is still present."""
         lag = max(self._sums, key=self._share)
         before = "1 step" if lag == 1 else f"{lag} steps"
         return f"{self._share(lag):.2g} of canaries of {before} before, at most"

@@ -62,7 +62,7 @@ class ClippingWatch:
 
     @property
     def sensitivity(self) -> float:
-        """The largest norm, in clipping norms, that a record was seen to add; 0 if none was."""
+        """The largest norm, in clipping norms, that a record added; 0 if none was observed."""
         return self._difference[0]
 
     def see(self, sums: Sequence[LoudRecord], *, rounding: float = 0.0) -> None:

@@ -51,7 +51,7 @@ class LoaderWatch:
         self._begin()
 
     def close(self) -> None:
-        """Record no more; the loader is as it was."""
+        """Stop recording and restore the loader."""
         self._open = False
         if type(self._sampler) is self._watched:
             self._sampler.__class__ = self._type

@@ -159,7 +159,7 @@ class ConformanceFinding(BaseFinding, frozen=True, kw_only=True):
 
 
 class LeaveOneOut(BaseFinding, frozen=True, kw_only=True):
-    """How much predictions change when single records leave.
+    """How much predictions change when single records are left out.
 
     PDTP of a record: the largest change of ln p of any class at that record, when it alone is
     left out of training.

@@ -67,7 +67,7 @@ def check_same_length(record: Any, *names: str) -> None:
 
 
 def check_counts(name: str, counts: tuple[int, ...]) -> None:
-    """Refuse anything but whole numbers from 0; hundreds of them in a few microseconds."""
+    """Refuse anything but whole numbers from 0, in a few microseconds for hundreds."""
     if not set(map(type, counts)) <= {int} or min(counts, default=0) < 0:
         for count in counts:
             _validate.whole(0, **{name: count})

@@ -67,7 +67,7 @@ def word_finding(audit: Audit) -> str:
 
 
 def announce(audit: Audit) -> str:
-    """Say what was found in one sentence, for people who know neither ε nor this program.
+    """Say what was found in one sentence, for readers who know neither ε nor this program.
 
     Example:
         >>> import epsilometer as em

@@ -161,7 +161,7 @@ def _encode_canonically(value: Any) -> bytes:
 
 
 class CodeChanged(InvalidArgument):
-    """The code that began a run is not the code that would go on with it."""
+    """The code has changed since the run began."""
 
 
 @contextmanager

@@ -196,7 +196,7 @@ class Processes:
                 return
 
     def close(self) -> None:
-        """Keep workers that are done for the next call, and kill the others."""
+        """Keep idle workers for the next call, and kill the others."""
         end = time.monotonic() + _GRACE
         while any(worker.lease for worker in self._workers) and time.monotonic() < end:
             for lease, outcome in self.wait(end - time.monotonic()):

@@ -265,7 +265,7 @@ def share_confidence(confidence: float, bounds: int) -> float:
 
 
 def bound_perfect_attack(pairs: int, delta: float, confidence: float, *, pilot: int = 0) -> float:
-    """Return what an attack that never errs proves of pairs that are watched one by one."""
+    """Return the bound of an attack that never errs, on pairs watched one by one."""
     perfect = ConfidenceSequence([0.0] if pilot else None, delta=delta, confidence=confidence)
     perfect.update(np.ones(pairs), -np.ones(pairs))
     return perfect.lower_bound().epsilon

@@ -98,7 +98,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What a required audit says.
+    """The outcome of a required audit.
 
     Attributes:
         name: Name of the required audit.

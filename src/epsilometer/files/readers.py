@@ -239,7 +239,7 @@ def cut_padding(column: Column) -> Column:
 
 
 def check_header(names: Sequence[str]) -> None:
-    """Refuse a first line that is no line of names: it may be a record."""
+    """Refuse a first line that does not consist of names: it may be a record."""
     count = Counter(names)
     twice = [place for place, name in enumerate(names, start=1) if count[name] > 1]
     numbers = [

@@ -83,7 +83,7 @@ class AuditCallback(Callback):  # type: ignore[misc, unused-ignore]
         )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Judge what was seen, and write it where that was asked for."""
+        """Judge the run, and write the audit if requested."""
         if self.run is None:
             return
         self.audit = self.run.result(

@@ -248,7 +248,7 @@ class Roles:
 
     @property
     def reads_epsilon(self) -> bool:
-        """Tell whether the module asks an engine or an accountant for its ε."""
+        """Tell whether the module reads the ε of an engine or an accountant."""
         return bool({"get_epsilon", "get_privacy_spent"} & self.module.attributes)
 
     @cached_property

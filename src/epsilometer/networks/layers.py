@@ -209,7 +209,7 @@ class ManyEmbedding(Layer):
         return self.remember(x, rows.view(*x.shape, -1))
 
     def measure(self, given: Tensor, back: Tensor) -> tuple[Tensor, Any]:
-        """Add gradients of equal words up; those of others are orthogonal."""
+        """Sum the gradients of equal words; those of others are orthogonal."""
         words = given.reshape(len(given), -1)
         back = back.reshape(*words.shape, back.shape[-1])
         padding: Any = self.original[0].padding_idx

@@ -1,4 +1,4 @@
-"""What clients do with a model before they send it back: plain training on their own records."""
+"""Training of a model by clients, on their own records."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -183,7 +183,7 @@ class Together:
     def updates(
         self, weights: Tensor, batches: Sequence[Batches], records: ClientRecords
     ) -> Iterator[Tensor]:
-        """Do as of :class:`ClientTrainer`; clients with as many steps are trained together."""
+        """Train as :class:`ClientTrainer`; clients with equally many steps are trained together."""
         longest = sorted(batches, key=len, reverse=True)
         for start in range(0, len(longest), self._models.runs):
             yield self._group(weights, longest[start : start + self._models.runs], records)

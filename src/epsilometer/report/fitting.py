@@ -34,7 +34,7 @@ def count_records(audit: Audit) -> int:
 
 
 def find_riskiest(records: Iterable[RecordRisk], count: int) -> tuple[RecordRisk, ...]:
-    """Return the ``count`` records at most risk, the worst first."""
+    """Return the ``count`` records at highest risk, the worst first."""
     return tuple(heapq.nsmallest(count, records, key=_order))
 
 

@@ -342,7 +342,7 @@ def word_limits(bound: EpsilonLowerBound) -> str:
 
 
 def word_threat(bound: EpsilonLowerBound, claim: Claim | None) -> list[Fact]:
-    """Say who attacks what."""
+    """Describe the adversary and the target."""
     texts, kinds = TEXTS["threat"], TEXTS["adjacency"]
     sees = texts["unstated"] if bound.adversary == "unstated" else bound.adversary
     mismatch = ""
@@ -401,6 +401,6 @@ def list_next(audit: Audit) -> tuple[str, ...]:
 
 
 def word_together(audit: Audit) -> str:
-    """Say how far several bounds hold together."""
+    """Say how several bounds hold jointly."""
     use = "the largest may be quoted" if audit.claim is None else "one of them suffices to refute"
     return say("together", audit, use=use)

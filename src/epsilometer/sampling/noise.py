@@ -28,7 +28,7 @@ class Stream(Protocol):
 
 
 class Noise(Protocol):
-    """A law of noise. Anything that has these three can take its place.
+    """A distribution of noise. Any object with these three members will do.
 
     Must keep: all randomness comes from ``generator``.
     """

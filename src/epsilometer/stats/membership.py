@@ -215,7 +215,7 @@ def approximate_auc(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -
 
 
 def predict_next(values: FloatArray, *, alpha: float, resolution: float) -> tuple[float, float]:
-    """Return limits of one more normal value like these (Student), each wrong with ``alpha``."""
+    """Return limits for a further normal value (Student), each wrong with ``alpha``."""
     n = values.size
     spread = math.hypot(float(values.std(ddof=1)), resolution) * math.sqrt(1 + 1 / n)
     half = -float(special.stdtrit(n - 1, alpha)) * spread

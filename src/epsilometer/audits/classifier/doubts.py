@@ -1,4 +1,4 @@
-"""Find what keeps measurements from speaking for people: copies of rows, answers that vary."""
+"""Find what makes measurements of rows say little about people: copies, varying answers."""
 
 import warnings
 from typing import Any

@@ -60,7 +60,7 @@ class PartResults(PublishedResults):
     task: ClassifierTask
 
     def make_audit(self, provenance: Provenance) -> Audit:
-        """Return the audit: what the rules say, with all that it rests on."""
+        """Return the audit: the outcomes of the rules, and their evidence."""
         subject, arrays = self.task.subject, self.found["leave-one-out"]
         at, floor = self._changes(), self._floor()
         rules, attacks = self._judge()
@@ -97,7 +97,7 @@ class PartResults(PublishedResults):
 
     @property
     def measured(self) -> Measured:
-        """What rules look at."""
+        """What rules use."""
         left_out = self.found["leave-one-out"]
         return Measured(
             risk=self._count_hidden()[0],
@@ -177,7 +177,7 @@ class PartResults(PublishedResults):
         return int(np.sum(self._changes().risk > self.task.subject.limit))
 
     def measure_width(self) -> float:
-        """Return the width of the widest limits on attacks that a rule looks at."""
+        """Return the width of the widest limits on attacks that a rule uses."""
         subject = self.task.subject
         return measure_width(
             self._list_attacks(), subject.deciding_rules, confidence=self.task.confidence

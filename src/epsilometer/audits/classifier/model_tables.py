@@ -428,7 +428,7 @@ class OwnValues:
         )
 
     def find_records(self, numbers: FloatArray) -> IntArray:
-        """Return whose values are among these numbers; no one's where they are quantiles."""
+        """Return the records whose values are among these numbers; none for quantiles."""
         nobody = np.zeros(0, np.int64)
         given = np.unique(numbers[np.isfinite(numbers)])
         if not self._values.size or given.size < _RUN:

@@ -357,12 +357,12 @@ class PublishedResults:
     found: Mapping[str, Arrays]
 
     def make_audit(self, provenance: Provenance) -> Audit:
-        """Return the audit: what the rules say, with all that it rests on."""
+        """Return the audit: the outcomes of the rules, and their evidence."""
         raise NotImplementedError
 
     @property
     def measured(self) -> Measured:
-        """What rules look at."""
+        """What rules use."""
         raise NotImplementedError
 
     @property
@@ -386,7 +386,7 @@ class PublishedResults:
         return read_leaks(self.found.get("file"))
 
     def apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
-        """Return what each rule says, and how each attack does."""
+        """Return the outcome of each rule and the results of each attack."""
         rules, confidence = self.task.subject.deciding_rules, self.task.confidence
         return apply_rules(self.measured, rules, confidence=confidence)
 

@@ -255,7 +255,7 @@ def share_exposed(
 def apply_rules(
     measured: Measured, rules: Sequence[ReleaseRule], *, confidence: float = 0.95
 ) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
-    """Return what each rule says, and how each attack does.
+    """Return the outcome of each rule and the results of each attack.
 
     Guarantee: *fail* is wrong with probability at most 1 − ``confidence``, whatever the number of
         rules and attacks; so is *pass*, of each rule's quantity as measured by these attacks.
@@ -293,7 +293,7 @@ def share_confidence(measured: Measured, rules: Sequence[ReleaseRule], confidenc
 def measure_width(
     attacks: Sequence[Attacked], rules: Sequence[ReleaseRule], *, confidence: float = 0.95
 ) -> float:
-    """Return the width of the widest limits that a rule on attacks looks at; 0 without any."""
+    """Return the width of the widest limits that a rule on attacks uses; 0 without any."""
     alone = [replace(attack, smaller=()) for attack in attacks]
     measured = Measured(risk=None, floor=None, of=0, drawn=False, attacks=alone)
     found, _ = apply_rules(measured, rules, confidence=confidence)

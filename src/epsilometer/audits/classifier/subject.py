@@ -261,7 +261,7 @@ class ClassifierTask(PublishedTask):
 def list_usual_rules(
     published_as: str, attacks: Sequence[str], threats: Sequence[str]
 ) -> tuple[ReleaseRule, ...]:
-    """Return the rules that decide where none are given: about all that is measured.
+    """Return the default rules: one about everything that is measured.
 
     Example:
         >>> [type(rule).__name__ for rule in list_usual_rules("labels", (), ("range",))]

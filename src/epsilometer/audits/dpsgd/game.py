@@ -195,7 +195,7 @@ class OneRun:
         return {"inside": scores[included], "outside": scores[~included]}
 
     def missing(self, included: BoolArray | None = None) -> Arrays:
-        """Return what proves nothing: every canary speaks against the attack."""
+        """Return scores that prove nothing: every canary counts against the attack."""
         inside = self.canaries // 2 if included is None else int(included.sum())
         return {
             "inside": np.full(inside, -np.inf),

@@ -468,7 +468,7 @@ class CosineWatch:
         return True
 
     def next_round(self) -> None:
-        """Begin a round: canaries that answered in the one before, to no effect, are let go."""
+        """Begin a round, and discard canaries whose last answers had no effect."""
         self._still += bool(self._pending)
         self._pending.clear()
 

@@ -131,7 +131,7 @@ def run_rounds(
     rng: np.random.Generator,
     visit: Visit | None = None,
 ) -> FederatedRun:
-    """Train by settings whose defaults are filled in.
+    """Train with settings whose defaults are filled in.
 
     Args:
         how: The settings.

@@ -139,7 +139,7 @@ SUBJECTS = (Federated,)
 
 
 def run_audit(subject: Federated, request: Request) -> Audit:
-    """Train with canaries among the clients, and judge the claim by what is seen of them."""
+    """Train with canaries among the clients, and judge the claim by their cosines."""
     usual = Local() if subject.device == "cpu" else InProcess()
     return request.execute(make_job(subject, request), usual=usual)
 

@@ -61,7 +61,7 @@ class FederatedTask:
 def digits_by_chance(
     features: FloatArray, labels: IntArray, *, clients: int = 100, rng: np.random.Generator
 ) -> FederatedTask:
-    """Return handwritten digits, split by chance among clients with shares of unequal size.
+    """Return handwritten digits, split at random among clients of unequal size.
 
     Args:
         features: Pixels from 0 to 16, ``(n, 64)``.

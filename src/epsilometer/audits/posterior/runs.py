@@ -57,7 +57,7 @@ class Trainings(Protocol):
         present: bool,
         rng: np.random.Generator,
     ) -> Predicted:
-        """Return what ``runs`` fresh models say of records, with ``samples`` predictions each."""
+        """Return ``samples`` predictions of each of ``runs`` fresh models for records."""
         ...
 
 

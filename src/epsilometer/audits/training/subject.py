@@ -34,7 +34,7 @@ _ROUNDS = 8  # of mixing a run's number into its seed
 
 
 class WrongScore(InvalidArgument):
-    """A run gave something that is no score: the call is wrong, and further runs are no use."""
+    """A run returned something other than a score, so further runs are pointless."""
 
 
 class Datasets(Protocol):
@@ -280,7 +280,7 @@ SUBJECTS = (TrainFunction,)
 
 
 def run_audit(subject: TrainFunction, request: Request) -> Audit:
-    """Train ``runs`` times with the record and as often without it, and judge the claim by that."""
+    """Train ``runs`` times with the record and as often without it, and judge the claim."""
     blocks = -(-subject.runs // subject.block)
     check_until(request, also=subject.also, blocks=blocks)
     adjacency = _choose_adjacency(subject, request.claim)

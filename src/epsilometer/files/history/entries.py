@@ -157,7 +157,7 @@ def _read_whole(audit: Audit) -> dict[str, Any]:
 
 
 def find_advantage(view: EpsilonFinding) -> float | None:
-    """Return what the attack was observed to gain over guessing, at its best threshold."""
+    """Return the observed gain of the attack over guessing, at its best threshold."""
     errors = min(map(operator.add, view.evidence.fpr, view.evidence.fnr), default=None)
     return None if errors is None else 1 - errors
 

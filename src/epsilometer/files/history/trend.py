@@ -28,7 +28,7 @@ class Trend:
 
     @property
     def measure(self) -> str:
-        """Name what ``values`` are."""
+        """The name of ``values``."""
         return "TPR − FPR" if self.delta is None else "ε"
 
     @property

@@ -70,7 +70,7 @@ def open_content(path: Path, content: Content) -> Opened:
 
 
 def find_result(opened: Opened) -> ToolResult:
-    """Return what the first tool makes of a file that knows it as its own."""
+    """Return the result of the first tool that recognises the file."""
     for name in TOOLS:
         found = TOOLS[name](opened)
         if found is not None:

@@ -205,7 +205,7 @@ def _watch_starts(canary_grid: CanaryGrid, planting: Planting) -> Iterator[None]
 def watch_strategy(
     strategy: Strategy, initial_arrays: ArrayRecord, planting: Planting
 ) -> Iterator[None]:
-    """Show the weights a strategy begins with, and what it makes of every round.
+    """Pass on the initial weights of a strategy and its result after every round.
 
     Those after the last round cross no grid where nothing is evaluated.
     """
@@ -293,7 +293,7 @@ class CanaryStrategy(OldStrategy):
         ]
 
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
-        """Do as the strategy does, with the replies of canaries after those of clients."""
+        """Call the strategy with the replies of canaries after those of clients."""
         try:
             every = self._add_canaries(results)
             self._planting.open_release(
@@ -317,7 +317,7 @@ class CanaryStrategy(OldStrategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> Any:
-        """Do as the strategy does; virtual nodes have nothing to evaluate with."""
+        """Call the strategy; virtual nodes have nothing to evaluate with."""
         asked = self.strategy.configure_evaluate(server_round, parameters, client_manager)
         return [pair for pair in asked if not isinstance(pair[0], _CanaryProxy)]
 

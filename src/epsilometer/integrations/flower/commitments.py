@@ -30,7 +30,7 @@ _FEW = (
 
 @dataclass(kw_only=True)
 class Commitments:
-    """What the clients of a run said that they planted.
+    """What the clients of a run reported as planted.
 
     Attributes:
         count: How many canaries the audit looks for.

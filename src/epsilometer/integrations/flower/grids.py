@@ -148,7 +148,7 @@ class InProcessGrid(Grid):
         self._replies: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
-        """Take another run's description."""
+        """Switch to another run."""
         self._run = run
 
     @property

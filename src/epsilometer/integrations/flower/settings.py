@@ -1,4 +1,4 @@
-"""Hold what an audit of a Flower app was asked for, and make the canaries that follow from it."""
+"""Hold the settings of an audit of a Flower app, and make its canaries."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Audit a run of a Hugging Face Trainer: a callback, and nothing else changes."""
+"""Audit a run of a Hugging Face Trainer: with a callback and no other change."""
 
 # mypy: allow-subclassing-any
 

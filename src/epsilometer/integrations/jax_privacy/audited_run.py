@@ -1,4 +1,4 @@
-"""Audit the JAX loop that is run anyway: its noise, its batches, its books, and canaries in it."""
+"""Audit your normal JAX loop: its noise, batches and books, and canaries in it."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -163,7 +163,7 @@ class Audited:
         claim: Claim | float | None = None,
         confidence: float = 0.95,
     ) -> Audit:
-        """Judge a claim by one who sees every noisy sum, and does not know the batches.
+        """Judge a claim against an adversary who sees every noisy sum, but not the batches.
 
         Args:
             delta: δ of the claim; not needed with a ``Claim``.

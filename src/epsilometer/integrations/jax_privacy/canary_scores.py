@@ -1,4 +1,4 @@
-"""Score canaries by a user's JAX loop: records that were in by a coin, or were not."""
+"""Score canaries of a user's JAX loop, each included by a coin or not."""
 
 from collections.abc import Callable
 from typing import Any

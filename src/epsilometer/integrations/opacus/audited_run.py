@@ -50,7 +50,7 @@ def audited(
     noise: Any = None,
     seed: int = 0,
 ) -> "Audited":
-    """Audit the one training run that is done anyway; the loop stays as it is.
+    """Audit your normal training run; the loop stays as it is.
 
     One line after ``make_private``, ``audit = audited(privacy_engine, optimizer, loader)``, and
     ``audit.result(delta=...)`` after the loop. The audit watches whether the run does what its

@@ -47,7 +47,7 @@ SHARE = LEVEL / 8  # of the level, for what is not noise: clipping, earlier reco
 
 
 class RunWatch:
-    """Watches a run from its next step on.
+    """Watch a run from its next step on.
 
     Args:
         engine: Its ``PrivacyEngine``.

@@ -188,7 +188,7 @@ def compare_setups(
 
 
 def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Setup:
-    """Take one step with what ``make_private`` returned, and see what it divides by."""
+    """Take one step with what ``make_private`` returned, and measure its divisor."""
     if not isinstance(made, Sequence) or len(made) not in (3, 4):
         raise InvalidArgument(
             "Expected make(dataset) to return what make_private returned, (model, optimizer, "
@@ -211,7 +211,7 @@ def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Se
 
 
 def take_dataset(dataset: Any, places: Sequence[int]) -> Any:
-    """Return the data set of the records at some places; a place may come twice."""
+    """Return the data set of the records at some places; a place may occur twice."""
     if type(dataset) is TensorDataset:
         return TensorDataset(*take_records(tuple(dataset.tensors), places))
     if isinstance(dataset, tuple):

@@ -67,7 +67,7 @@ def make_place(
 
 
 def judge(beside: Beside, module: Module) -> tuple[Severity, str]:
-    """Return how grave a mistake is with an accountant, and what that assumes, in words.
+    """Return how severe a mistake is with an accountant, and what that assumes.
 
     It is an error only if an ε that does not hold is computed where the node runs.
     """

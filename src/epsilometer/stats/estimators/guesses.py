@@ -1,4 +1,4 @@
-"""What both one-run methods share: guessing some canaries in, some out, and abstaining on others.
+"""Parts of both one-run methods: guess some canaries in, some out, and abstain on others.
 
 In one run every canary is in or out by a fair coin. The guesser sees the scores but not the coins,
 so it may place its thresholds on the pooled scores at no cost. Only the ways it tries are paid for.
@@ -102,7 +102,7 @@ class BestGuess:
 
     @property
     def threshold(self) -> float:
-        """The one that separates "in" from the rest, or "out" from the rest."""
+        """The threshold that separates "in" from the rest, or "out" from the rest."""
         return self.low if np.isnan(self.high) else self.high
 
 

@@ -1,4 +1,4 @@
-"""Train one pool of shadow models for all attacks, and ask each about every record.
+"""Train one pool of shadow models for all attacks, and query each about every record.
 
 Models come in pairs. The first of a pair is trained on the records that fair coins put in (or on a
 random half), the second on all others. So every record is in exactly half of an even number of

@@ -219,7 +219,7 @@ class CountModel(Removable):
 
 
 class MultinomialModel(CountModel):
-    """How often each class has each feature, as a share of all its features."""
+    """The frequency of each feature in each class, as a share of all its features."""
 
     smooths_each = True
 

@@ -114,7 +114,7 @@ class NetworkClassifier:
         return np.exp(self.predict_log_proba(X))
 
     def predict_log_proba(self, X: Any) -> FloatArray:  # noqa: N803
-        """Return their logarithms, in double precision."""
+        """Return the logarithms of probabilities, in double precision."""
         if not hasattr(self, "network_"):
             raise InvalidArgument("Expected a classifier that was fitted. Call fit first.")
         return self.network_.ask(self._model, X)

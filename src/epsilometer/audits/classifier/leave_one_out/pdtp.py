@@ -477,7 +477,7 @@ def bin_centres(probability: Any, decimals: int = DECIMALS) -> FloatArray:
 
 
 def show(log_proba: FloatArray, decimals: int | None) -> FloatArray:
-    """Return probabilities as they are shown: the centres of bins; as they are where None."""
+    """Return probabilities as shown: the centres of bins, or unchanged where None."""
     if decimals is None:
         return np.exp(log_proba)
     _validate.whole(1, decimals=decimals)

@@ -47,7 +47,7 @@ class Asked:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AskingHalves(Halves):
-    """Classifiers of about half of the records each, asked about changed records.
+    """Classifiers of about half of the records each, queried about changed records.
 
     Attributes:
         fit: Trains, and returns what predicts ln p.

@@ -237,7 +237,7 @@ def test_rows_are_shown_only_where_asked_and_features_never(csv: Path, tmp_path:
         (
             "day,y\n01/02/2001,a\n03/04/2001,b\n01/02/2001,a\n03/04/2001,b\n",
             ["--label", "y"],
-            "in column 'day' of which days and months can be told apart",
+            "in column 'day' whose days and months can be distinguished",
         ),
         (
             "a,y\n" + "".join(f"note{i},{'xz'[i % 2]}\n" for i in range(1001)),

@@ -39,14 +39,14 @@ class IterateWatch:
 
     Guarantee: that of ``epsilometer.Cosines`` for all views together, and with ``accounted`` that
         of ``RoundWatch``.
-    Assumption: canaries are treated as clients are, and nobody who trains knows the seed.
+    Assumption: canaries are treated as clients are, and no one who trains knows the seed.
 
     Args:
         model: The weights before training, arrays by name. Floating-point arrays count.
-        clip_norm: To what the server clips a client's update, over all arrays together.
+        clip_norm: Norm to which the server clips a client's update, over all arrays together.
         canaries: How many there are. More than a tenth of a round's clients harm the model; the
             result says how much of the change of the weights was theirs.
-        seed: Of the directions, a secret; drawn by the system unless given.
+        seed: Seed of the directions, a secret; drawn by the system unless given.
         family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
         sampled: Whether rounds have only some of the clients, who stay unknown, so that a claim may
             rest on amplification. Else every round shows who took part, and what clients sent is
@@ -199,8 +199,8 @@ class IterateWatch:
 
         Args:
             claim: The claimed ε of a client, or a ``Claim``.
-            delta: δ; not needed beside a ``Claim``.
-            confidence: Of all bounds together.
+            delta: δ; not needed with a ``Claim``.
+            confidence: Confidence of all bounds together.
         """
         promised = as_claim(claim, delta=delta)
         request = Request(

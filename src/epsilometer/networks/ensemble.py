@@ -148,7 +148,7 @@ class EnsembleDPSGD:
         sampler: How batches are drawn.
         noise_multiplier: σ, in clipping norms.
         clip_norm: C.
-        learning_rate: Of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         optimizer: ``SGD()`` or ``Adam()`` of :mod:`~epsilometer.networks.optimizers`.
         batch_size: B; the expected one where it varies.
         epochs: Passes of the sampler.
@@ -438,7 +438,7 @@ def check_labels(outputs: Tensor, least: int, most: int) -> None:
     """Refuse labels that the module has no outputs for.
 
     Args:
-        outputs: Of the module on some records.
+        outputs: Outputs of the module on some records.
         least: The smallest label of all records.
         most: The largest.
     """
@@ -454,7 +454,7 @@ def check_loss(given: Any, outputs: Tensor, y: Tensor) -> None:
 
     Args:
         given: The loss, as a user gave it.
-        outputs: Of the module on the first records.
+        outputs: Outputs of the module on the first records.
         y: Labels, of these records and further ones.
     """
     if not y.is_floating_point():

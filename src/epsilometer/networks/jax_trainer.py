@@ -1,6 +1,6 @@
 """Train many independent runs of DP-SGD with JAX: vectorised over runs, compiled per epoch.
 
-Every run has keys of its own, made of the number of the run and the number of the step. So what a
+Every run has its own keys, made of the number of the run and the number of the step. So what a
 run draws does not depend on how many others are trained beside it, or on how memory divides them.
 """
 
@@ -122,7 +122,7 @@ class JaxDPSGD:
         sampler: How batches are drawn.
         noise_multiplier: σ, in clipping norms.
         clip_norm: C.
-        learning_rate: Of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         optimizer: ``SGD()`` or ``Adam()`` of :mod:`~epsilometer.networks.optimizers`, or a
             ``GradientTransformation`` of optax, whose updates are multiplied by the learning rate.
         batch_size: B; the expected one where it varies.

@@ -102,14 +102,14 @@ class Layer(nn.Module):
         self.original = (layer,)
 
     def remember(self, given: Any, gave: Tensor) -> Tensor:
-        """Write a call down and returns what it gave, so that the loss can be derived by it."""
+        """Record a call and return its value, so that the loss can be differentiated by it."""
         if not gave.requires_grad:  # nothing before it is differentiated: the graph begins here
             gave.requires_grad_()
         self.tape.calls.append(Call(self, given, gave))
         return gave
 
     def train(self, mode: bool = True) -> "Layer":
-        """Switch the layer that it was made from too, which torch does not see."""
+        """Switch the original layer too, which torch does not see."""
         super().train(mode)
         self.original[0].train(mode)
         return self
@@ -265,7 +265,7 @@ class ManyEmbedding(Layer):
         return self.remember(x, rows.view(*x.shape, -1))
 
     def measure(self, given: Tensor, back: Tensor) -> tuple[Tensor, Any]:
-        """Add gradients of equal words up; those of others are orthogonal."""
+        """Sum the gradients of equal words; those of others are orthogonal."""
         words = given.reshape(len(given), -1)
         back = back.reshape(*words.shape, back.shape[-1])
         padding: Any = self.original[0].padding_idx

@@ -43,7 +43,7 @@ _TINY = 1e-6  # added to norms, as Opacus does: never divides by zero, never cli
 
 
 class ManyModels:
-    """``runs`` models with weights of their own, called and differentiated together.
+    """``runs`` models with their own weights, called and differentiated together.
 
     Layers that are known take a fast path, which keeps no gradient of a single example but where it
     is smaller than the activations it is made of; what is not known goes through ``torch.func``.
@@ -172,7 +172,7 @@ class ManyModels:
                 layer.shared = one and found[0] == found[1]
 
     def forget(self) -> None:
-        """Let go of what the last pass keeps for gradients; the next would anyway."""
+        """Release what the last pass keeps for gradients; the next pass would do so anyway."""
         self._tape.calls.clear()
 
     def until_random(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

@@ -31,7 +31,7 @@ class SGD:
     """``torch.optim.SGD``: v ← momentum · v + g, then θ ← θ − rate · v.
 
     Attributes:
-        momentum: Of the velocity, which is the first gradient itself at the first step.
+        momentum: Momentum of the velocity, which is the first gradient itself at the first step.
         weight_decay: Times the parameters, added to the gradient.
     """
 

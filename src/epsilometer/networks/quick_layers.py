@@ -168,7 +168,7 @@ class QuickConv2d(nn.Module):
 def quicken_pooling(parent: nn.Module) -> None:
     """Put :class:`MeanPool` and :class:`MaxPool` in the place of a module's own pooling layers.
 
-    Averages with the tanh before them where the module is a sequence: elsewhere nobody knows what
+    Averages with the tanh before them where the module is a sequence: elsewhere no one knows what
     its output is used for.
     """
     before: tuple[str, nn.Module] | None = None

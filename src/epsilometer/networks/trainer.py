@@ -24,7 +24,7 @@ Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]  # of what product
 
 
 class Inserted(NamedTuple):
-    """What canaries do to batches.
+    """The effect of canaries on batches.
 
     Attributes:
         keep: Which of the records keep their own gradients, ``(…, batch)``; None if none does.

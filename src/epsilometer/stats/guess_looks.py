@@ -63,7 +63,7 @@ _DIRECT = 1 << 20  # products of a convolution that take less time than transfor
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """How canaries were put in.
+    """How canaries were included.
 
     Attributes:
         canaries: m; or the number of pairs, one of each of which is in by a fair coin.
@@ -87,7 +87,7 @@ class Game:
         )
 
     def epsilon(self, side: Side, chance: FloatArray) -> FloatArray:
-        """Return the least ε that allows a chance of being right."""
+        """Return the smallest ε that allows a chance of being right."""
         return np.asarray((scipy.special.logit(chance) - self._lean(side)) / self.steps)
 
     def cost(self, side: Side, epsilon: FloatArray | float) -> FloatArray:
@@ -101,7 +101,7 @@ class Game:
 
     @property
     def ends(self) -> dict[Side, int]:
-        """The largest rank of each side; "both" guesses so many from either end, pairs once.
+        """The largest rank of each side; "both" guesses this many from either end, pairs once.
 
         With unequal coins the guesses of both ends have unequal chances, and are not added up.
         """

@@ -2,7 +2,7 @@ r"""Compute log-likelihood ratios of noisy sums, with the target record and with
 
 An adversary sees one noisy sum :math:`o_t` for each step of an epoch, along a direction of their
 choice, in units of the clipping norm and *not* divided by the batch size. The noise has standard
-deviation σ. She knows the means but not which batch the target was in. After a shift that takes
+deviation σ. They know the means but not which batch the target was in. After a shift that takes
 the other batches to mean 0, the target's batch has mean :math:`a` with it and :math:`b` without:
 
 ============================  ==============  =====  =======  ==================================

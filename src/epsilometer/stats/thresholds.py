@@ -41,7 +41,7 @@ class HoldOut:
 
 @dataclass(frozen=True)
 class Bonferroni:
-    """All thresholds at once, the error divided by their number. Valid, and weak."""
+    """All thresholds at once, with the error divided by their number. Valid, but weak."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def rank_grid(observed: Observed, rule: RankGrid) -> tuple[Ranks, Ranks]:
 
 
 def rank_looks(observed: Observed, rule: RankGrid, *, alpha: float) -> Looks:
-    """Return the rank grid as counts: rank k limits a rate at least as well as k − 1 errors."""
+    """Return the rank grid as counts: rank k bounds a rate at least as well as k − 1 errors."""
     out, inside = rank_grid(observed, rule)
     spent = alpha / (2 * (out.ranks.size + inside.ranks.size))
     return Looks(
@@ -324,7 +324,7 @@ def _side(
         cuts: "in iff score ≥ cut" that leaves only scores beyond those ranks.
         group_cuts: Cuts at the ends of groups.
         beyond: (sample, cuts) → how many of the ranked sample (0) or the other (1) lie beyond.
-        sizes: Of the ranked sample, and of the other.
+        sizes: Sizes of the ranked sample, and of the other.
     """
     n_ranked, n_other = sizes
     every = np.concatenate([cuts, group_cuts])
@@ -417,7 +417,7 @@ def _about(values: FloatArray, rank: int, *, from_above: bool) -> tuple[Any, boo
 
 
 def _far_end(values: FloatArray, least: int, *, from_above: bool) -> FloatArray:
-    """A copy of at least so many of the highest values, or of the lowest with changed sign."""
+    """A copy of at least this many of the highest values, or of the lowest with changed sign."""
     sample, expected, margin = _sample(values, least)
     beyond = min(expected + margin, sample.size)
     part = (

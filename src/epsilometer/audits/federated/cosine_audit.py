@@ -60,7 +60,7 @@ class Cosines:
 
     Each is the cosine of one vector, such as the change of the model, with a canary that took part.
     The law of canaries that took no part is known.
-    With ``rounds`` they are the largest of so many rounds. With ``unobserved`` and one round they
+    With ``rounds`` they are the largest of this many rounds. With ``unobserved`` and one round they
     are samples of another statistic, whose law is not known.
 
     Guarantee: the bound exceeds the true ε in at most ``1 - confidence`` of audits, given
@@ -74,7 +74,7 @@ class Cosines:
 
     Attributes:
         cosines: One per canary that took part, shape ``(k,)``.
-        dimension: Of the space: the number of trainable parameters.
+        dimension: Dimension of the space: the number of trainable parameters.
         unobserved: The same statistic of canaries that did not take part.
         rounds: Of how many vectors each cosine is the largest.
         orthonormal: Whether canaries are, as those of ``HadamardCanaries``; drawn on the sphere
@@ -86,7 +86,7 @@ class Cosines:
             counts.
         title: What was audited, in words.
         adversary: Whose view the cosines are computed from, in words.
-        curves: Trade-off curves to draw beside the attack's.
+        curves: Trade-off curves to draw with the attack's.
 
     Example:
         >>> import numpy as np, epsilometer as em
@@ -143,7 +143,7 @@ class GaussianMechanism:
 
     Attributes:
         sigma: Standard deviation of the noise, for records of norm 1.
-        dimension: Of the records.
+        dimension: Dimension of the records.
         canaries: How many records.
         family: Directions from a Hadamard transform, or drawn one by one: slower, and the papers'.
 
@@ -245,7 +245,7 @@ def audit_gaussian_mechanism(subject: GaussianMechanism, request: Request) -> Au
 def make_reference(
     epsilon: float, delta: float, *, method: str, **described: Any
 ) -> EpsilonEstimate:
-    """Return an ε that was computed, not estimated, to be shown beside what was measured."""
+    """Return an ε that was computed, not estimated, to be shown together with what was measured."""
     return EpsilonEstimate(
         epsilon=epsilon,
         low=epsilon,
@@ -376,7 +376,7 @@ def compute_cosine_power(
     rounds: int = 1,
     noise: Noise = "unknown",
 ) -> float:
-    """Return the smallest true ε at which so many cosines refute a claim 4 times in 5.
+    """Return the smallest true ε at which this many cosines refute a claim 4 times in 5.
 
     The family is the Gaussian mechanism that sums orthonormal canaries: with canaries of norm μ
     and noise of standard deviation 1 in each dimension, its ε is that of μ-GDP. With ``rounds``

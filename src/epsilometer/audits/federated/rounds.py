@@ -39,7 +39,7 @@ class Clipping(Protocol):
         """Return the norm of the next round.
 
         Args:
-            norm: Of this round.
+            norm: Norm of this round.
             unclipped: How many updates were not longer than that.
             members: How many there were.
             mean: How many there are in a round on average, as configured.
@@ -170,7 +170,7 @@ class Participation(Protocol):
         ...
 
     def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
-        """Return the least distance of two rounds of one client; 1 if it may be in both."""
+        """Return the smallest distance of two rounds of one client; 1 if it may be in both."""
         ...
 
 
@@ -204,7 +204,7 @@ class _SampledCohorts:
 class EveryEpoch(_SampledCohorts):
     """Every client once per epoch, in a fresh random order; the last cohort may be smaller.
 
-    Guarantees: after e whole epochs everybody took part exactly e times.
+    Guarantees: after e whole epochs everyone took part exactly e times.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -243,10 +243,10 @@ class PoissonCohorts(_SampledCohorts):
 class OnceIn:
     """Uniform cohorts of those who did not take part in the last ``rounds - 1`` rounds.
 
-    Guarantees: nobody takes part twice within ``rounds`` rounds in a row.
+    Guarantees: no one takes part twice within ``rounds`` rounds in a row.
 
     Attributes:
-        rounds: How long a client waits from one of its rounds to the next, at least.
+        rounds: Smallest distance between two rounds of one client.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -325,7 +325,7 @@ class Schedule:
         return int(np.bincount(np.concatenate(drawn), minlength=1).max())
 
     def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
-        """Return the least distance in the schedule; ``rounds``, if nobody is listed twice."""
+        """Return the smallest distance in the schedule; ``rounds``, if no one is listed twice."""
         drawn = self.cohorts(clients, cohort, rounds=rounds)
         when = np.repeat(np.arange(rounds), [members.size for members in drawn])
         who = np.concatenate(drawn)

@@ -63,17 +63,17 @@ class Federated(FederatedTraining):
         cohort: Members of a round; on average, where that varies.
         noise_multiplier: z: noise of standard deviation z · S is added to a sum of updates of
             norm S at most.
-        learning_rate: Of clients.
+        learning_rate: Learning rate of clients.
         participation: Who takes part when; ``federation.EveryEpoch()`` by default.
         noise: Whether noise is independent from round to round, or how not;
             ``federation.IndependentNoise()`` by default.
         clip: The clipping norm S, fixed or adaptive; ``federation.FixedClip(1.0)`` by default.
-        batch_size: Of clients.
+        batch_size: Batch size of the clients.
         epochs: Passes of a client over its records in one round.
         client_optimizer: What clients make their steps with; ``optimizers.SGD()`` by default.
         server_rate: Learning rate of the server; with 1 and SGD the mean update is the step.
         server_optimizer: What the server makes its steps with; ``optimizers.SGD()`` by default.
-        divisor: By what the sum is divided; the mean number of members by default.
+        divisor: Number by which the sum is divided; the mean number of members by default.
         at_once: Clients trained at once.
         device: ``"cpu"`` or ``"cuda"``.
         canaries: How many are planted; as many more are never sent, and only looked at.
@@ -144,7 +144,7 @@ SUBJECTS = (Federated,)
 
 
 def run_audit(subject: Federated, request: Request) -> Audit:
-    """Train with canaries among the clients, and judge the claim by what is seen of them."""
+    """Train with canaries among the clients, and judge the claim by their cosines."""
     usual = Local() if subject.device == "cpu" else InProcess()
     return request.execute(make_job(subject, request), usual=usual)
 
@@ -211,7 +211,7 @@ class FederatedJob:
         }
 
     def watch(self) -> Watch:
-        """Return a watch that sees nothing: nothing can be said before a training is over."""
+        """Return an empty watch: there is no result before a training is over."""
         return Unwatched()
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
@@ -332,8 +332,8 @@ def measure_iterates(
     Args:
         summary: What was seen of the canaries.
         request: Claim, δ, seed of resampling, and one-sided confidence of all bounds together.
-        dimension: Of their space.
-        participation: ``hidden``, ``known``, or ``unseen`` where nobody counted who took part.
+        dimension: Dimension of their space.
+        participation: ``hidden``, ``known``, or ``unseen`` where no one counted who took part.
         noise: ``"gaussian"`` if that of every round was found to be: then the mean of the cosines
             decides too, in the view of all rounds whose participants are known.
         single: Cosines of canaries with one reply of their own client each, for who sees replies.

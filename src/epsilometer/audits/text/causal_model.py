@@ -26,7 +26,7 @@ class CausalModel:
         ``logits``; position t sees no later token.
 
     Args:
-        module: Of torch: of transformers, PEFT, wrapped by Opacus, or one's own. One with
+        module: A torch module: from transformers, PEFT, wrapped by Opacus, or your own. One with
             ``generate``, as those of transformers have it, completes prompts by it.
         tokenizer: With ``encode`` and ``decode``.
         batch_size: Canaries that are measured at once.
@@ -78,7 +78,7 @@ class CausalModel:
         return Measured(log_probs=tuple(log_probs), ranks=tuple(ranks), completions=completions)
 
     def find_unlikely(self, prompts: Sequence[str], count: int) -> list[list[str]]:
-        """Return so many of the least likely next tokens of each prompt, least likely first."""
+        """Return this many of the least likely next tokens of each prompt, least likely first."""
         texts = self.tokenizer.texts_by_id()
         known = np.array(sorted(texts))
         found = []
@@ -180,7 +180,7 @@ class CausalModel:
         return tuple(self.tokenizer.decode(ids) for ids in said)
 
     def _generate(self, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
-        """Return so many likeliest tokens after each prompt, by the module's own ``generate``.
+        """Return this many likeliest tokens after each prompt, by the module's own ``generate``.
 
         It keeps what was computed of earlier tokens, so that a token costs one place, not all.
         """

@@ -156,7 +156,7 @@ def compare_texts(secret: str, said: str) -> float:
 
 
 def _average(name: str, tokens: tuple[FloatArray, ...]) -> FloatArray:
-    """Return the mean over tokens; what is no number was not learned, and scores lowest."""
+    """Return the mean over tokens; what is not a number was not learned, and scores lowest."""
     if not tokens:
         raise InvalidArgument(
             f"Expected a model that gives log-probabilities for the score {name!r}, got text "

@@ -32,7 +32,7 @@ def random_record(features: ArrayLike, labels: ArrayLike, *, rng: np.random.Gene
     """Return a record of the data, each as likely as any other.
 
     Args:
-        features: Of all records, shape ``(n, …)``.
+        features: Features of all records, shape ``(n, …)``.
         labels: Their classes, whole numbers from 0, shape ``(n,)``.
         rng: What draws.
 
@@ -50,7 +50,7 @@ def highest_loss(features: ArrayLike, labels: ArrayLike, *, shadows: Any) -> Rec
     """Return the record that models trained without it find hardest: of the highest mean loss.
 
     Args:
-        features: Of all records, shape ``(n, …)``.
+        features: Features of all records, shape ``(n, …)``.
         labels: Their classes.
         shadows: A list of models (with ``predict_proba``, or torch modules that return logits),
             or their losses on the records, shape ``(n,)`` or ``(models, n)``. Infinite ones
@@ -196,14 +196,14 @@ def shadow_models(
     models: int = 10,
     rng: np.random.Generator,
 ) -> list[Any]:
-    """Train models on data of their own, each with randomness of its own.
+    """Train models on their own data, each with its own randomness.
 
     Guarantees: no record of ``apart_from`` is trained on, also where both data have it.
 
     Args:
         train: ``train(features, labels, rng)``, trains as what is audited does and returns a torch
             module, or a model with ``predict_proba``.
-        features: Of the shadows' records, ``(n, …)``.
+        features: Features of the shadows' records, ``(n, …)``.
         labels: Their classes.
         apart_from: Features of the records that :func:`differing_record` chooses from.
         models: How many; ten in the paper.
@@ -215,7 +215,7 @@ def shadow_models(
     own = np.array([name not in audited for name in _name_rows(rows)])
     if own.sum() < _FEWEST:
         raise InvalidArgument(
-            "Expected records of their own for shadow models, got "
+            "Expected separate records for shadow models, got "
             f"{int(own.sum())} that are not among those of the audit. Split the data, or take test "
             "data."
         )
@@ -242,14 +242,14 @@ def differing_record(
         hardest record is one that they happen not to have seen.
 
     Args:
-        features: Of the records to choose from, ``(n, …)``, of two records or more.
+        features: Features of the records to choose from, ``(n, …)``, of two records or more.
         labels: Their classes.
         way: One of ``WAYS``.
         shadows: Models that return logits (torch) or have ``predict_proba``; not needed for
             ``"random"``, and may then be empty.
         rng: What draws.
         gradient: ``gradient(x, y)`` of the shadows' mean loss, where they are no torch modules.
-        steps: Of noise.
+        steps: Steps of noise.
         step: How far each moves every feature.
         within: Limits of features, ``(lowest, highest)``, to which the moved record is clipped
             after every step; ``"data"`` for each feature's range in the data; None for none, as in

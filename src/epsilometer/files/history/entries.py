@@ -29,18 +29,18 @@ class Entry:
         epsilon: The largest ε that the view proves; where it proves none, its bound that is not
             valid. A classifier has none.
         delta: The δ at which it holds.
-        confidence: With which it holds; 1 where ε was computed.
+        confidence: Confidence with which it holds; 1 where ε was computed.
         valid: Whether ``epsilon`` is proved.
         method: How it was computed.
         adversary: Whose view it is, in words.
         observations: With the record and without it, together.
-        auc: Of the attack.
+        auc: AUC of the attack.
         advantage: The largest TPR − FPR of the attack that was observed.
         reach: The largest claim that the view could have refuted, where that is known.
-        verdict: Of the whole audit; of a refuted audit, of the view alone.
-        seed: From which all randomness followed.
+        verdict: Verdict of the whole audit; of a refuted audit, of the view alone.
+        seed: Seed of all randomness.
         failed: Units of work that failed.
-        version: Of epsilometer, where the audit says.
+        version: Version of epsilometer, where the audit says.
     """
 
     path: str
@@ -82,7 +82,7 @@ def looks_like_audit(head: bytes) -> bool:
 
 
 def list_entries(audit: Audit, *, path: str = "", written: float = 0.0) -> list[Entry]:
-    """Return the views of an audit, the gravest first; the audit itself where it has none."""
+    """Return the views of an audit, the most severe first; the audit itself where it has none."""
     source = audit.provenance
     shared: dict[str, Any] = {
         "path": path,
@@ -157,7 +157,7 @@ def _read_whole(audit: Audit) -> dict[str, Any]:
 
 
 def find_advantage(view: EpsilonFinding) -> float | None:
-    """Return what the attack was observed to gain over guessing, at its best threshold."""
+    """Return the observed gain of the attack over guessing, at its best threshold."""
     errors = min(map(operator.add, view.evidence.fpr, view.evidence.fnr), default=None)
     return None if errors is None else 1 - errors
 

@@ -1,6 +1,6 @@
-"""Index the audits of a folder. The index is never the truth: the files are.
+"""Index the audits of a folder. The files, not the index, are authoritative.
 
-The index is a file among the user's own caches, where nobody who writes results can write. It knows
+The index is a file among the user's own caches, where no one who writes results can write. It knows
 what files say that did not change since. Missing, damaged or of another version, it is made again.
 Where it cannot be written nothing else is different.
 """

@@ -171,7 +171,7 @@ def _make_provenance(request: Request, call: dict[str, Any]) -> Provenance:
 
 
 def _choose_checks(planting: Planting, own: ConformanceFinding) -> ConformanceFinding:
-    """Return the gravest of what this process found, and those before it that were killed."""
+    """Return the most severe of what this process found, and those before it that were killed."""
     earlier = None if planting.kept is None else planting.kept.checks
     if earlier is None:
         return own

@@ -1,4 +1,4 @@
-"""Audit a run of a Hugging Face Trainer: a callback, and nothing else changes."""
+"""Audit a run of a Hugging Face Trainer: with a callback and no other change."""
 
 # mypy: allow-subclassing-any
 
@@ -45,17 +45,17 @@ class PrivacyAudit(TrainerCallback):
     Args:
         planted: What ``plant_texts`` returned.
         claim: The claimed ε, or a ``Claim``; by default what the accountant reports at ``delta``.
-        delta: δ; not needed beside a ``Claim``.
-        confidence: Of all bounds together.
+        delta: δ; not needed with a ``Claim``.
+        confidence: Confidence of all bounds together.
         scores: As of ``LanguageModel``.
         watch: ``watch(optimizer, loader)`` starts what watches the noise and clipping of the run:
             with Opacus ``lambda optimizer, loader: audited(engine, optimizer, loader)``.
         accountant: Has ``history`` and ``get_epsilon``, as those of Opacus. Its books are
-            compared with what happens; not needed beside ``watch``.
+            compared with what happens; not needed with ``watch``.
         tokenizer: Where the Trainer has none.
         batch_size: Canaries that are measured at once.
         card: Whether ``README.md`` is written.
-        seed: Of ties.
+        seed: Seed of ties.
 
     Attributes:
         audit: The audit, once training has ended; None before, and in other processes.

@@ -3,7 +3,7 @@
 A guess of a canary's coin is right with chance e^ε/(1 + e^ε) at most, whatever is known of the
 other coins (Steinke, Nasr, Jagielski 2023). What δ adds is proved in
 :mod:`epsilometer.stats.guess_looks`, for one look at the guesses and for many at once. ``AllRanks``
-makes looks at fine ranks from the top, from the bottom and from both ends, up to everybody.
+makes looks at fine ranks from the top, from the bottom and from both ends, up to everyone.
 
 **Pairs.** One of each pair is in, by a fair coin, and the higher score is guessed to be it. The
 other face of the coin is a replacement: (ε, δ)-DP of replaced records is used as it is. Of records
@@ -57,7 +57,7 @@ def find(
     rng: np.random.Generator,
     steps: int = 2,
 ) -> Found:
-    """Return the largest ε at which so many right guesses have probability at most ``alpha``.
+    """Return the largest ε at which this many right guesses have probability at most ``alpha``.
 
     Args:
         observed: Scores of canaries.
@@ -143,7 +143,7 @@ def _remark(lost: float) -> tuple[str, ...]:
 def p_value(
     canaries: int, made: ArrayLike, correct: ArrayLike, *, epsilon: ArrayLike, delta: float
 ) -> FloatArray:
-    """Bound the chance of so many right guesses if the run is (ε, δ)-DP.
+    """Bound the chance of this many right guesses if the run is (ε, δ)-DP.
 
     With W ~ Bin(r, e^ε/(1+e^ε)) and β = Pr[W ≥ v] it is β + mδ·β·(1 − β)/(v·Pr[W = v]). Of r = m
     some mechanism attains it.

@@ -34,7 +34,7 @@ class Peeled:
         last: The estimator.
         features: As they would reach it unscaled, ``(records, columns)``.
         centre: What scaling subtracts, with all records.
-        spread: By what it divides, with all records.
+        spread: Standard deviation by which it divides, with all records.
         scalers: The columns of each scaler, and the scaler.
         changed: Records without which preprocessing changes in another way.
         filling: Of each record, which of the ways to fill gaps is that without it; 0 is that with

@@ -1,4 +1,4 @@
-"""Tell whether anybody within a range was trained on, where single records are not known.
+"""Tell whether anyone within a range was trained on, where single records are not known.
 
 The adversary knows some columns of a person and the label, and asks about many records that agree
 in these. If one of the range was in, the model is surer in parts of it than other models are

@@ -35,7 +35,7 @@ _TEXT = """# Small transformers
 
 Written by `python benchmarks/transformer.py`; do not edit. DP-SGD of `nn.TransformerEncoder`,
 {size:,} parameters, {places} words per record, batches of {batch}: seconds of CPU per step of one
-model, one thread, the best of {takes} in turns. *Memory* is what a process of its own grew by in
+model, one thread, the best of {takes} in turns. *Memory* is what a separate process grew by in
 its first step.
 
 Measured on {machine}.
@@ -141,14 +141,14 @@ def _read_peak() -> float:
 
 
 def _grow(kind: str) -> float:
-    """Return the MB that a process of its own grows by in its first step."""
+    """Return the MB that a separate process grows by in its first step."""
     command = [sys.executable, __file__, kind, *repeat_arguments()]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
 def main() -> None:
-    """Measure and write the page; or, as a process of its own, one step."""
+    """Measure and write the page; or, in a separate process, one step."""
     torch.set_num_threads(1)
     x, y = (torch.from_numpy(part) for part in make_texts(_BATCH))
     ways = {"ours": _make_ours, "func": make_loop, "plain": _make_plain}

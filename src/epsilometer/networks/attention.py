@@ -27,7 +27,7 @@ class OutProjection(nn.Linear):
 
 
 class ManyProjections(Layer):
-    """Queries, keys and values: rows of one matrix, each third times an input of its own."""
+    """Queries, keys and values: rows of one matrix, each third times its own input."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Return queries, keys and values; equal inputs are multiplied once."""

@@ -27,8 +27,8 @@ class Tape:
     Attributes:
         runs: How many models.
         precision: In which products are computed.
-        calls: Of layers.
-        examples: Of all models, in this pass.
+        calls: Calls of layers.
+        examples: Examples of all models in this pass.
     """
 
     runs: int

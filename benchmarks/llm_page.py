@@ -42,10 +42,9 @@ is {reach}.
 
 {compared}
 Panda et al. (2025) publish this order for fine-tuned models: new and crafted tokens first, random
-strings last (49.6 % against 4.2 % caught at 1 % false positives, Qwen2.5-0.5B). That order is read
-from its abstract, not from its tables. LoRA leaves the table of tokens as it is, so new tokens
-learn nothing there. Nothing was tuned, one seed was run, and LoRA in one setting: the numbers
-describe this set-up, not what a kind can do at best.
+strings last (49.6 % against 4.2 % caught at 1 % false positives, Qwen2.5-0.5B; from its abstract).
+LoRA leaves the table of tokens as it is, so new tokens learn nothing there. Nothing was tuned: the
+numbers describe this set-up, not what a kind can do at best.
 
 Without DP, after {early:.0%} of the steps:
 
@@ -62,15 +61,14 @@ median exposure in bits.
 
 Scoring {canaries:,} canaries on the final model and on its reference, completions included, beside
 the seconds of training. The last column is for {count:,} canaries, one kind. The first run also
-pays for what a GPU does once. Scoring takes as long however long training is.
+pays for what a GPU does once.
 {aim}{older}
 
 {cost}
 """
 
-_OLDER = """ These runs are older than
-the code that scores canaries of one length together. [On a CPU](../benchmarks/llm_cost.md) it takes
-three quarters of the time; it has not run on a GPU."""
+_OLDER = """ Scoring
+has changed since: it takes [0.7 of the time on a CPU](../benchmarks/llm_cost.md)."""
 
 
 def write_llm_page(out: Path) -> None:

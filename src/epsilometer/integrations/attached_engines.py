@@ -34,7 +34,7 @@ def attached_step(
     """
     with needs("torch", extra="torch"):
         import torch
-    engine = getattr(optimizer, "privacy_engine", None)
+    engine: Any = getattr(optimizer, "privacy_engine", None)
     missing = [name for name in _NEEDED if not hasattr(engine, name)]
     if missing or not hasattr(optimizer, "original_step"):
         raise InvalidArgument(

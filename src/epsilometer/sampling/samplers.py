@@ -186,6 +186,11 @@ class Sequential:
 
     Attributes:
         drop_last: Leave a ragged last batch out.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> [batch.tolist() for batch in Sequential().batches(6, 2, rng=rng)]
+        [[0, 1], [2, 3], [4, 5]]
     """
 
     drop_last: bool = False
@@ -215,6 +220,11 @@ class Shuffle:
 
     Attributes:
         drop_last: Leave a ragged last batch out; other records are left out every epoch.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> [batch.tolist() for batch in Shuffle().batches(6, 2, rng=rng)]
+        [[3, 2], [5, 4], [0, 1]]
     """
 
     drop_last: bool = False
@@ -267,6 +277,11 @@ class PartialShuffle:
         buffer: Records in the buffer, 1 or more.
         sliding: Slide instead of working block by block.
         drop_last: Leave a ragged last batch out.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> [batch.tolist() for batch in PartialShuffle(4).batches(6, 2, rng=rng)]
+        [[2, 0], [1, 3], [5, 4]]
     """
 
     buffer: int
@@ -341,6 +356,11 @@ class BatchThenShuffle:
 
     Attributes:
         drop_last: Leave a ragged last slice out.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> [batch.tolist() for batch in BatchThenShuffle().batches(6, 2, rng=rng)]
+        [[4, 5], [0, 1], [2, 3]]
     """
 
     drop_last: bool = False
@@ -377,6 +397,11 @@ class BallsInBins:
 
     Attributes:
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> [batch.tolist() for batch in BallsInBins().batches(6, 2, rng=rng)]
+        [[3, 4, 5], [1, 2], [0]]
     """
 
     steps: int | None = None
@@ -417,6 +442,11 @@ class Poisson:
     Attributes:
         rate: The chance, in (0, 1]; batch_size / records if not given.
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> [batch.tolist() for batch in Poisson().batches(6, 2, rng=rng)]
+        [[0, 5], [1], []]
     """
 
     rate: float | None = None
@@ -471,6 +501,11 @@ class WithoutReplacement:
 
     Attributes:
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> [batch.tolist() for batch in WithoutReplacement().batches(6, 2, rng=rng)]
+        [[3, 4], [1, 2], [0, 1]]
     """
 
     steps: int | None = None

@@ -188,8 +188,7 @@ class Sequential:
         drop_last: Leave a ragged last batch out.
 
     Example:
-        >>> rng = np.random.default_rng(0)
-        >>> [batch.tolist() for batch in Sequential().batches(6, 2, rng=rng)]
+        >>> [b.tolist() for b in Sequential().batches(6, 2, rng=np.random.default_rng(0))]
         [[0, 1], [2, 3], [4, 5]]
     """
 
@@ -222,8 +221,7 @@ class Shuffle:
         drop_last: Leave a ragged last batch out; other records are left out every epoch.
 
     Example:
-        >>> rng = np.random.default_rng(0)
-        >>> [batch.tolist() for batch in Shuffle().batches(6, 2, rng=rng)]
+        >>> [b.tolist() for b in Shuffle().batches(6, 2, rng=np.random.default_rng(0))]
         [[3, 2], [5, 4], [0, 1]]
     """
 
@@ -279,8 +277,7 @@ class PartialShuffle:
         drop_last: Leave a ragged last batch out.
 
     Example:
-        >>> rng = np.random.default_rng(0)
-        >>> [batch.tolist() for batch in PartialShuffle(4).batches(6, 2, rng=rng)]
+        >>> [b.tolist() for b in PartialShuffle(4).batches(6, 2, rng=np.random.default_rng(0))]
         [[2, 0], [1, 3], [5, 4]]
     """
 
@@ -358,8 +355,7 @@ class BatchThenShuffle:
         drop_last: Leave a ragged last slice out.
 
     Example:
-        >>> rng = np.random.default_rng(0)
-        >>> [batch.tolist() for batch in BatchThenShuffle().batches(6, 2, rng=rng)]
+        >>> [b.tolist() for b in BatchThenShuffle().batches(6, 2, rng=np.random.default_rng(0))]
         [[4, 5], [0, 1], [2, 3]]
     """
 
@@ -399,8 +395,7 @@ class BallsInBins:
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
 
     Example:
-        >>> rng = np.random.default_rng(0)
-        >>> [batch.tolist() for batch in BallsInBins().batches(6, 2, rng=rng)]
+        >>> [b.tolist() for b in BallsInBins().batches(6, 2, rng=np.random.default_rng(0))]
         [[3, 4, 5], [1, 2], [0]]
     """
 
@@ -444,8 +439,7 @@ class Poisson:
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
 
     Example:
-        >>> rng = np.random.default_rng(0)
-        >>> [batch.tolist() for batch in Poisson().batches(6, 2, rng=rng)]
+        >>> [b.tolist() for b in Poisson().batches(6, 2, rng=np.random.default_rng(0))]
         [[0, 5], [1], []]
     """
 
@@ -503,8 +497,7 @@ class WithoutReplacement:
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
 
     Example:
-        >>> rng = np.random.default_rng(0)
-        >>> [batch.tolist() for batch in WithoutReplacement().batches(6, 2, rng=rng)]
+        >>> [b.tolist() for b in WithoutReplacement().batches(6, 2, rng=np.random.default_rng(0))]
         [[3, 4], [1, 2], [0, 1]]
     """
 

@@ -186,6 +186,10 @@ class Sequential:
 
     Attributes:
         drop_last: Leave a ragged last batch out.
+
+    Example:
+        >>> [b.tolist() for b in Sequential().batches(6, 2, rng=np.random.default_rng(0))]
+        [[0, 1], [2, 3], [4, 5]]
     """
 
     drop_last: bool = False
@@ -215,6 +219,10 @@ class Shuffle:
 
     Attributes:
         drop_last: Leave a ragged last batch out; other records are left out every epoch.
+
+    Example:
+        >>> [b.tolist() for b in Shuffle().batches(6, 2, rng=np.random.default_rng(0))]
+        [[3, 2], [5, 4], [0, 1]]
     """
 
     drop_last: bool = False
@@ -267,6 +275,10 @@ class PartialShuffle:
         buffer: Records in the buffer, 1 or more.
         sliding: Slide instead of working block by block.
         drop_last: Leave a ragged last batch out.
+
+    Example:
+        >>> [b.tolist() for b in PartialShuffle(4).batches(6, 2, rng=np.random.default_rng(0))]
+        [[2, 0], [1, 3], [5, 4]]
     """
 
     buffer: int
@@ -341,6 +353,10 @@ class BatchThenShuffle:
 
     Attributes:
         drop_last: Leave a ragged last slice out.
+
+    Example:
+        >>> [b.tolist() for b in BatchThenShuffle().batches(6, 2, rng=np.random.default_rng(0))]
+        [[4, 5], [0, 1], [2, 3]]
     """
 
     drop_last: bool = False
@@ -377,6 +393,10 @@ class BallsInBins:
 
     Attributes:
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+
+    Example:
+        >>> [b.tolist() for b in BallsInBins().batches(6, 2, rng=np.random.default_rng(0))]
+        [[3, 4, 5], [1, 2], [0]]
     """
 
     steps: int | None = None
@@ -417,6 +437,10 @@ class Poisson:
     Attributes:
         rate: The chance, in (0, 1]; batch_size / records if not given.
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+
+    Example:
+        >>> [b.tolist() for b in Poisson().batches(6, 2, rng=np.random.default_rng(0))]
+        [[0, 5], [1], []]
     """
 
     rate: float | None = None
@@ -471,6 +495,10 @@ class WithoutReplacement:
 
     Attributes:
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+
+    Example:
+        >>> [b.tolist() for b in WithoutReplacement().batches(6, 2, rng=np.random.default_rng(0))]
+        [[3, 4], [1, 2], [0, 1]]
     """
 
     steps: int | None = None

@@ -54,6 +54,10 @@ class FixedClip:
 
     Attributes:
         norm: S.
+
+    Example:
+        >>> FixedClip(0.5).value_noise(noise_multiplier=1.2)
+        1.2
     """
 
     norm: float = 1.0
@@ -223,7 +227,13 @@ class EveryEpoch(_SampledCohorts):
 
 @dataclass(frozen=True)
 class UniformCohorts(_SampledCohorts):
-    """Every round a fresh uniform subset of exactly ``cohort`` clients."""
+    """Every round a fresh uniform subset of exactly ``cohort`` clients.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> [cohort.tolist() for cohort in UniformCohorts().cohorts(6, 2, rounds=3, rng=rng)]
+        [[3, 4], [1, 2], [0, 1]]
+    """
 
     sampler: ClassVar[Sampler] = WithoutReplacement()
 
@@ -233,6 +243,11 @@ class PoissonCohorts(_SampledCohorts):
     """Every client in every round with chance ``cohort / clients``, independently of all else.
 
     A cohort may be empty.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> [cohort.tolist() for cohort in PoissonCohorts().cohorts(6, 2, rounds=3, rng=rng)]
+        [[0, 5], [1], []]
     """
 
     sampler: ClassVar[Sampler] = Poisson()

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.attention import ManyAttention, is_plain_attention
 from epsilometer.networks.convolution import ManyConv2d
-from epsilometer.networks.first_weights import draw_weights
 from epsilometer.networks.layers import (
     Layer,
     ManyEmbedding,
@@ -25,6 +24,7 @@ from epsilometer.networks.layers import (
 )
 from epsilometer.networks.modules import (
     check_module,
+    draw_weights,
     forbid_in_place,
     has_parameters,
     is_partly_frozen,

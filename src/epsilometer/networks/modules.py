@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -68,6 +68,36 @@ def track_layers(module: nn.Module) -> Iterator[list[str]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def find_shared(module: nn.Module, names: list[str], x: Tensor) -> list[str]:
+    """Return which layers are given the same for two examples as for three: no example's own.
+
+    Args:
+        module: Called without derivatives; no random number is used up.
+        names: Of layers.
+        x: One example, ``(1, …)``.
+    """
+    if not names:
+        return []
+    shapes: dict[str, list[torch.Size]] = {name: [] for name in names}
+    handles = [
+        module.get_submodule(name).register_forward_pre_hook(
+            lambda _, given, noted=noted: noted.append(given[0].shape)
+        )
+        for name, noted in shapes.items()
+    ]
+    devices = [x.device] if x.is_cuda else []
+    with torch.no_grad(), torch.random.fork_rng(devices), suppress(Exception):
+        for count in (2, 3):
+            module(x.expand(count, *x.shape[1:]))
+    for handle in handles:
+        handle.remove()
+    return [
+        name
+        for name, found in shapes.items()
+        if len(found) == 2 and found[0] == found[1] and (len(found[0]) == 1 or found[0][0] == 1)
+    ]
 
 
 def quote_error(error: Exception) -> str:

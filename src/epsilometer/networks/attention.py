@@ -95,13 +95,13 @@ class ManyAttention(nn.Module):
         if query.ndim != 3 or (is_causal and attn_mask is None):
             raise TypeError("expected (examples, places, size), and a mask where is_causal is set")
         parts = self.projections(query, key, value)
-        heads = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts]
-        mask = _join_masks(attn_mask, key_padding_mask, heads[0])
+        q, k, v = (part.view(*part.shape[:2], self.heads, -1).transpose(1, 2) for part in parts)
+        mask = _join_masks(attn_mask, key_padding_mask, q)
         dropout = self.dropout if self.training else 0.0
         if need_weights or query.is_cuda:  # torch's fused kernels have no order of sums there
-            seen, weights = _attend(*heads, mask=mask, dropout=dropout)
+            seen, weights = _attend(q, k, v, mask=mask, dropout=dropout)
         else:
-            seen = F.scaled_dot_product_attention(*heads, attn_mask=mask, dropout_p=dropout)
+            seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
         out = self.out(seen.transpose(1, 2).flatten(2))
         if not need_weights:
             return out, None
@@ -127,7 +127,7 @@ def _join_masks(shared: Tensor | None, padding: Tensor | None, like: Tensor) -> 
     if shared is not None:
         shared = _as_numbers(shared, like.dtype)
         if shared.ndim == 3:  # one for each head of each example
-            shared = shared.unflatten(0, (-1, like.shape[1]))
+            shared = shared.view(-1, like.shape[1], *shared.shape[1:])
     if padding is not None:
         padding = _as_numbers(padding, like.dtype)[:, None, None, :]
         return padding if shared is None else padding + shared

@@ -490,7 +490,7 @@ def _fill_places(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
 
 def _take(records: Tensor, which: Tensor) -> Tensor:
     """Return records by number; whole rows are copied, which is quicker than ``[]``."""
-    return records.index_select(0, which.flatten()).unflatten(0, which.shape)
+    return records.index_select(0, which.flatten()).view(*which.shape, *records.shape[1:])
 
 
 def _to_numpy(tensor: Tensor) -> FloatArray:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.attention import ManyAttention, is_plain_attention
 from epsilometer.networks.convolution import ManyConv2d
-from epsilometer.networks.first_weights import draw_weights
 from epsilometer.networks.layers import (
     Layer,
     ManyEmbedding,
@@ -25,6 +24,8 @@ from epsilometer.networks.layers import (
 )
 from epsilometer.networks.modules import (
     check_module,
+    draw_weights,
+    find_shared,
     forbid_in_place,
     has_parameters,
     is_partly_frozen,
@@ -142,34 +143,14 @@ class ManyModels:
             self._held.hand_out(self._many)
 
     def _find_shared(self, x: Tensor) -> None:
-        """Find embeddings that are given the same for two examples as for three: no example's own.
-
-        Args:
-            x: One example, ``(1, …)``.
-        """
-        shapes: dict[int, list[torch.Size]] = {}
-        handles = []
-        for prefix, layer in self._layers:
-            if isinstance(layer, ManyEmbedding):
-                shapes[id(layer)] = noted = []
-                plain = self._plain.get_submodule(prefix.rstrip("."))
-                handles.append(
-                    plain.register_forward_pre_hook(
-                        lambda _, given, noted=noted: noted.append(given[0].shape)
-                    )
-                )
-        if not handles:
-            return
-        devices = [x.device] if x.is_cuda else []
-        with torch.no_grad(), torch.random.fork_rng(devices), suppress(Exception):
-            for count in (2, 3):
-                self._plain(x.expand(count, *x.shape[1:]))
-        for handle in handles:
-            handle.remove()
-        for _, layer in self._layers:
-            if isinstance(layer, ManyEmbedding) and len(found := shapes[id(layer)]) == 2:
-                one = len(found[0]) == 1 or found[0][0] == 1
-                layer.shared = one and found[0] == found[1]
+        """Tell embeddings whether they are given numbers of places; ``x`` is one example."""
+        embeddings = {
+            prefix.rstrip("."): layer
+            for prefix, layer in self._layers
+            if isinstance(layer, ManyEmbedding)
+        }
+        for name in find_shared(self._plain, list(embeddings), x):
+            embeddings[name].shared = True
 
     def forget(self) -> None:
         """Release what the last pass keeps for gradients; the next pass would do so anyway."""

@@ -1,12 +1,15 @@
-"""Look at modules: what many models cannot be made of, and how a module is built."""
+"""Look at modules: what many models cannot be made of, and how first weights are drawn."""
 
+import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from epsilometer.errors import InvalidArgument
+from epsilometer.networks.attention import InProjection, OutProjection
 
 
 def check_module(module: nn.Module) -> None:
@@ -67,6 +70,36 @@ def track_layers(module: nn.Module) -> Iterator[list[str]]:
             handle.remove()
 
 
+def find_shared(module: nn.Module, names: list[str], x: Tensor) -> list[str]:
+    """Return which layers are given the same for two examples as for three: no example's own.
+
+    Args:
+        module: Called without derivatives; no random number is used up.
+        names: Of layers.
+        x: One example, ``(1, …)``.
+    """
+    if not names:
+        return []
+    shapes: dict[str, list[torch.Size]] = {name: [] for name in names}
+    handles = [
+        module.get_submodule(name).register_forward_pre_hook(
+            lambda _, given, noted=noted: noted.append(given[0].shape)
+        )
+        for name, noted in shapes.items()
+    ]
+    devices = [x.device] if x.is_cuda else []
+    with torch.no_grad(), torch.random.fork_rng(devices), suppress(Exception):
+        for count in (2, 3):
+            module(x.expand(count, *x.shape[1:]))
+    for handle in handles:
+        handle.remove()
+    return [
+        name
+        for name, found in shapes.items()
+        if len(found) == 2 and found[0] == found[1] and (len(found[0]) == 1 or found[0][0] == 1)
+    ]
+
+
 def quote_error(error: Exception) -> str:
     """Return the first line of what an error says."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -97,3 +130,56 @@ def is_tied(module: nn.Module) -> bool:
     """Tell whether a parameter is in two places."""
     every = [id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False)]
     return len(every) > len(set(every))
+
+
+def draw_weights(module: nn.Module, name: str, into: Tensor, generator: torch.Generator) -> None:
+    """Draw a parameter of every model as ``reset_parameters`` would.
+
+    Args:
+        module: Of one model.
+        name: Of the parameter, as ``named_parameters`` has it.
+        into: The parameter of all models, ``(runs, …)``.
+        generator: For all models at once.
+    """
+    path, _, last = name.rpartition(".")
+    owner = module.get_submodule(path)
+    if not _draw_known(owner, last, into, generator):
+        _redraw(owner, last, into, generator)
+
+
+def _draw_known(layer: Any, name: str, into: Tensor, generator: torch.Generator) -> bool:
+    """Draw a parameter of every model as ``reset_parameters`` would; False if it is not known."""
+    kind = type(layer)  # exactly: a class made from it may draw otherwise
+    if kind in (InProjection, OutProjection) and name == "bias":
+        into.zero_()
+    elif kind is InProjection:
+        reach = math.sqrt(6 / (layer.in_features + layer.out_features))
+        into.uniform_(-reach, reach, generator=generator)
+    elif kind in (nn.Linear, OutProjection, nn.Conv2d):
+        reach = 1 / math.sqrt(math.prod(layer.weight.shape[1:]))
+        into.uniform_(-reach, reach, generator=generator)
+    elif kind is nn.Embedding:
+        into.normal_(generator=generator)
+        if layer.padding_idx is not None:
+            into[:, layer.padding_idx] = 0
+    elif kind in (nn.LayerNorm, nn.GroupNorm):
+        into.fill_(1.0 if name == "weight" else 0.0)
+    else:
+        return False
+    return True
+
+
+def _redraw(owner: nn.Module, name: str, into: Tensor, generator: torch.Generator) -> None:
+    """Call the module's ``reset_parameters`` per model; keep the given where it has none."""
+    reset = getattr(owner, "reset_parameters", None) or getattr(owner, "_reset_parameters", None)
+    if reset is None:
+        into.copy_(owner.get_parameter(name).detach().expand_as(into))
+        return
+    before = {key: value.clone() for key, value in owner.state_dict().items()}
+    seeds = torch.randint(2**62, (into.shape[0],), generator=generator, device=generator.device)
+    with torch.random.fork_rng():
+        for row, seed in zip(into, seeds.tolist(), strict=True):
+            torch.manual_seed(seed)
+            reset()
+            row.copy_(owner.get_parameter(name).detach())
+    owner.load_state_dict(before)

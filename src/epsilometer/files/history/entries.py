@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import EpsilonFinding, FormFinding, MembershipFinding
 from epsilometer.core.judge import Verdict
@@ -37,7 +36,7 @@ class Entry:
         auc: AUC of the attack.
         advantage: The largest TPR − FPR of the attack that was observed.
         reach: The largest claim that the view could have refuted, where that is known.
-        verdict: Verdict of the whole audit; of a refuted audit, of the view alone.
+        verdict: Verdict of the whole audit.
         seed: Seed of all randomness.
         failed: Units of work that failed.
         version: Version of epsilometer, where the audit says.
@@ -89,30 +88,21 @@ def list_entries(audit: Audit, *, path: str = "", written: float = 0.0) -> list[
         "written": written,
         "kind": _clean(source.subject),
         "claim": None if audit.claim is None else audit.claim.epsilon,
+        "verdict": audit.verdict,
         "seed": source.seed,
         "failed": source.failed,
         "version": _clean(dict(source.versions).get("epsilometer", "")),
     }
-    views = list(_read_views(audit)) or [(audit.verdict, _read_whole(audit))]
-    # Where a view refutes the claim, the others speak for themselves. What is graver than that,
-    # unclear, or found by something else is true of all views.
-    alone = audit.verdict == judge.REFUTED and judge.REFUTED in [verdict for verdict, _ in views]
-    return [
-        Entry(part=part, verdict=verdict if alone else audit.verdict, **shared, **own)
-        for part, (verdict, own) in enumerate(views, start=1)
-    ]
+    views = list(_read_views(audit)) or [_read_whole(audit)]
+    return [Entry(part=part, **shared, **own) for part, own in enumerate(views, start=1)]
 
 
-def _read_views(audit: Audit) -> Iterator[tuple[Verdict, dict[str, Any]]]:
-    """Yield every view with the verdict that it alone gives."""
+def _read_views(audit: Audit) -> Iterator[dict[str, Any]]:
     for finding in audit.findings:
         if isinstance(finding, EpsilonFinding):
-            own = _read_view(finding, advantage=find_advantage(finding))
+            yield _read_view(finding, advantage=find_advantage(finding))
         elif isinstance(finding, FormFinding):
-            own = _read_view(finding.view, advantage=finding.advantage)
-        else:
-            continue
-        yield judge.judge_finding(audit.claim, finding), own
+            yield _read_view(finding.view, advantage=finding.advantage)
 
 
 def _read_view(view: EpsilonFinding, *, advantage: float | None) -> dict[str, Any]:

@@ -291,7 +291,10 @@ def measure_cosines(
     reach = power = None
     of_space: dict[str, Any] = {"dimension": subject.dimension, **asked}
     of_law = {"rounds": subject.rounds, "noise": subject.noise, **of_space}
-    decide = functools.partial(_decide, orthonormal=subject.orthonormal, **of_law)
+
+    def decide(cosines: FloatArray) -> list[EpsilonLowerBound]:
+        return _decide(cosines, orthonormal=subject.orthonormal, **of_law)
+
     known_law = outside is None or subject.rounds > 1
     bounds, own = [], []
     # The null law is known: even quantiles of it stand for canaries that took no part.

@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # the tests that lie together, so that what one module prepares is prepared once.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 
-.PHONY: demo test test-jax test-lightning test-huggingface test-wandb test-tf setup browser check docs slow fuzz bench speed comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
+.PHONY: demo test test-jax test-lightning test-huggingface test-wandb test-tf test-rounds setup browser check docs slow fuzz bench speed comparison calibration mutation notebooks gallery zoo audit-deps reliability clean
 
 # The package and what it depends on, no extras: half a minute on a fast network.
 demo: $(BASE)
@@ -102,10 +102,11 @@ zoo: setup
 
 # Frameworks that the main environment does not have: each in an environment of its own, with its
 # extra and pinned constraints.
+EXTRA = $*
 .venv-%/ready: constraints-%.txt pyproject.toml
 	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -c $< -e ".[$*]" --group framework-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -c $< -e ".[$(EXTRA)]" --group framework-$*
 	touch $@
 
 FRAMEWORK_PYTEST = OMP_NUM_THREADS=1 .venv-$(1)/bin/python -m pytest -q --doctest-modules
@@ -124,6 +125,11 @@ test-tf: .venv-tf/ready
 # W&B, and TensorBoard beside it; offline.
 test-wandb: .venv-wandb/ready
 	$(call FRAMEWORK_PYTEST,wandb) tests/integrations/trackers src/epsilometer/integrations/wandb.py src/epsilometer/integrations/tensorboard.py
+
+# NVIDIA FLARE and pfl-research, whose rounds are audited through IterateWatch: no extra of ours.
+.venv-rounds/ready: EXTRA = torch
+test-rounds: .venv-rounds/ready
+	$(call FRAMEWORK_PYTEST,rounds) tests/integrations/test_rounds.py src/epsilometer/integrations/rounds.py
 
 # Small models are built from configurations; nothing is downloaded.
 test-huggingface: .venv-huggingface/ready
@@ -154,4 +160,4 @@ reliability: setup
 	OMP_NUM_THREADS=1 $(BIN)/python docs/reliability.py
 
 clean:
-	rm -rf $(VENV) .venv-peers .venv-jax .venv-lightning .venv-huggingface .venv-wandb .venv-tf
+	rm -rf $(VENV) .venv-peers .venv-jax .venv-lightning .venv-huggingface .venv-wandb .venv-tf .venv-rounds

@@ -154,8 +154,7 @@ def _cuda() -> str:
     import torch
     import triton
 
-    plays = BatchedGaussian(sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS, device="cuda")
-    fused = _seconds(plays, 500_000_000)
+    fused = time_trials(500_000_000, device="cuda")
     memory = torch.cuda.max_memory_allocated() / 2**20
     without = _WithoutTriton(
         sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS, device="cuda"
@@ -175,9 +174,15 @@ def _cuda() -> str:
     )
 
 
+def time_trials(runs: int, *, device: str) -> float:
+    """Return the seconds of as many trials with the record and as many without it."""
+    plays = BatchedGaussian(sampler=Shuffle(), noise_multiplier=_SIGMA, steps=_STEPS, device=device)
+    return _seconds(plays, runs)
+
+
 def _seconds(plays: BatchedGaussian, runs: int) -> float:
     rng = np.random.default_rng(0)
-    plays.count(100_000, rng, thresholds=_THRESHOLDS)
+    plays.count(choose_size(100_000, 1_000), rng, thresholds=_THRESHOLDS)
     found = []
     for _ in range(_REPEATS):
         start = time.perf_counter()

@@ -16,7 +16,7 @@ _NOMINAL = 0.05
 _INK, _OURS, _THEIRS = "#808080", "#2b8cbe", "#e6842a"  # seen on white and on black
 _TEXT = """# Beside its peers
 
-The same data, the same question, each tool in an environment of its own with every version pinned
+The same data, the same question, each tool in its own environment with every version pinned
 (`benchmarks/peers`). Written by `make comparison`; do not edit. What was
 measured is kept in `benchmarks/comparison.json`;
 `python benchmarks/comparison.py page` draws this page from it again.

@@ -42,7 +42,7 @@ Written by `python benchmarks/conformance.py`; do not edit. Fully connected netw
 records, checks of the noise, the updates, the books and the batches. Both runs take their steps in
 turn: medians of {steps} steps after {warm_up}, and all of these steps together. In steps 1, 2, 4,
 8, … clipping is measured exactly, which takes longer; so the second ratio is larger in short runs.
-Memory is the peak of a process of its own.
+Memory is the peak of a separate process.
 
 """
 _CPU = """Measured on {machine}, torch {torch}: CPU seconds, one thread.

@@ -192,8 +192,8 @@ def _make_case(clients: int) -> Any:
     return dataclasses.replace(BASE, clients=clients, width=width, canaries=canaries)
 
 
-def _take_steps(weights: int, *, audit: bool) -> Call:
-    case = Case(parameters=weights, canaries=choose_size(500, 10), batch=8)
+def _take_steps(weights: int, *, audit: bool, canaries: int = choose_size(500, 10)) -> Call:
+    case = Case(parameters=weights, canaries=canaries, batch=8)
     steps = train(case, audit=audit)
     for _ in range(WARM_UP):
         next(steps)
@@ -214,14 +214,14 @@ def _products(count: int) -> Call:
 
 
 @cache
-def _people(rows: int) -> tuple[Any, Any]:
+def _people(rows: int, columns: int = 20) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(rows, 20))
+    x = rng.normal(size=(rows, columns))
     return x, (x[:, 0] + rng.normal(size=rows) > 0).astype(int)
 
 
-def _leave_out(estimator: Any, rows: int) -> Call:
-    x, y = _people(rows)
+def _leave_out(estimator: Any, rows: int, columns: int = 20) -> Call:
+    x, y = _people(rows, columns)
     return lambda: pdtp(estimator, x, y)
 
 
@@ -449,6 +449,15 @@ JOBS = (
         note="500 canaries, 8 records per batch. Limit: the same steps without the audit.",
     ),
     Job(
+        name="audited-canaries",
+        title="8 audited steps of Opacus, a million weights, {size} canaries",
+        unit="canaries",
+        sizes=choose_size((10**2, 10**3, 3 * 10**3, 10**4), (8, 16)),
+        ours=lambda count: _take_steps(choose_size(10**6, 2000), audit=True, canaries=count),
+        limit=lambda count: _take_steps(choose_size(10**6, 2000), audit=False, canaries=count),
+        note="as above.",
+    ),
+    Job(
         name="cosines",
         title="cosines of {size} canaries of a million weights",
         unit="canaries",
@@ -466,6 +475,14 @@ JOBS = (
         peer=partial(_refit, GaussianNB()),
         limit=_read_moments,
         note="20 columns. Peer: a loop of refits, from five of them. Limit: means and variances.",
+    ),
+    Job(
+        name="leave-one-out-columns",
+        title="naive Bayes without each of 10,000 records of {size} columns",
+        unit="columns",
+        sizes=choose_size((5, 20, 80, 320), (2, 4)),
+        ours=partial(_leave_out, GaussianNB(), choose_size(10**4, 50)),
+        note="as above, over columns.",
     ),
     Job(
         name="leave-one-out-logistic",

@@ -127,18 +127,27 @@ def find_noise(epsilon: float) -> float:
 class Bench:
     """Everything that the runs share: the model from scratch, records, canaries and coins."""
 
-    def __init__(self, texts: tuple[list[str], list[str]], device: str, seed: int = 0) -> None:
+    def __init__(
+        self,
+        texts: tuple[list[str], list[str]],
+        device: str,
+        seed: int = 0,
+        *,
+        count: int = COUNT,
+        pretrain: int = PRETRAIN,
+    ) -> None:
         self.device, self.seed = device, seed
         self.start = time.perf_counter()
         torch.manual_seed(seed)
         torch.set_float32_matmul_precision("high")
         draws, self._coins, self.batches = np.random.default_rng(seed).spawn(3)
         first, second = texts
-        self.tokenizer = Words(first, SHAPE.vocabulary, COUNT)
+        self.tokenizer = Words(first, SHAPE.vocabulary, count)
         self.model = GPT(SHAPE).to(device)
-        self.pretrain([token for text in first for token in [*self.tokenizer.encode(text), 10]])
-        self.add_new_tokens()
-        self.groups = [TextCanaries(count=COUNT, kind=kind) for kind in KINDS]
+        stream = [token for text in first for token in [*self.tokenizer.encode(text), 10]]
+        self.pretrain(stream, steps=pretrain)
+        self.add_new_tokens(count)
+        self.groups = [TextCanaries(count=count, kind=kind) for kind in KINDS]
         chain, vocabulary = WordChain(first), read_tokenizer(self.tokenizer)
         base = CausalModel(self.model, self.tokenizer, batch_size=ASKED)
         self.canaries: list[Canary] = []
@@ -158,11 +167,11 @@ class Bench:
         self.ids, self.mask = fill([*records, *planted], device)
         self.log(f"{self.records} records, {self.planted} canaries planted")
 
-    def add_new_tokens(self) -> None:
+    def add_new_tokens(self, count: int) -> None:
         """Begin new tokens at the mean of all, as libraries do that resize a vocabulary."""
         with torch.no_grad():
             table = self.model.tokens.weight
-            new = slice(256, 256 + COUNT)
+            new = slice(256, 256 + count)
             table[new] = table.mean(0) + 1e-3 * torch.randn_like(table[new])
 
     def log(self, said: str) -> None:
@@ -181,15 +190,15 @@ class Bench:
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    def pretrain(self, stream: list[int]) -> None:
+    def pretrain(self, stream: list[int], *, steps: int) -> None:
         """Train from scratch on a stream of tokens."""
         data = torch.tensor(stream, device=self.device)
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=6e-4, weight_decay=0.1)
         every = torch.ones(BATCH, LENGTH, dtype=torch.bool, device=self.device)
         loss = torch.zeros(())
-        for step in range(PRETRAIN):
+        for step in range(steps):
             for group in optimizer.param_groups:  # up, and down again
-                group["lr"] = 6e-4 * min(1, (step + 1) / 100, 1.1 - step / PRETRAIN)
+                group["lr"] = 6e-4 * min(1, (step + 1) / 100, 1.1 - step / steps)
             at = torch.randint(len(data) - LENGTH, (BATCH, 1), device=self.device)
             ids = data[at + torch.arange(LENGTH, device=self.device)]
             with self.cast():
@@ -318,6 +327,7 @@ def train(
                 "rank": RANK,
                 "checkpoints": CHECKPOINTS,
                 "reference_seconds": seconds,
+                "sorted": True,  # canaries are measured in the order of length
                 "seconds": time.perf_counter() - bench.start,
                 "canaries": bench.canaries,
                 "runs": runs,

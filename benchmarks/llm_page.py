@@ -42,10 +42,9 @@ is {reach}.
 
 {compared}
 Panda et al. (2025) publish this order for fine-tuned models: new and crafted tokens first, random
-strings last (49.6 % against 4.2 % caught at 1 % false positives, Qwen2.5-0.5B). That order is read
-from its abstract, not from its tables. LoRA leaves the table of tokens as it is, so new tokens
-learn nothing there. Nothing was tuned, one seed was run, and LoRA in one setting: the numbers
-describe this set-up, not what a kind can do at best.
+strings last (49.6 % against 4.2 % caught at 1 % false positives, Qwen2.5-0.5B; from its abstract).
+LoRA leaves the table of tokens as it is, so new tokens learn nothing there. Nothing was tuned: the
+numbers describe this set-up, not what a kind can do at best.
 
 Without DP, after {early:.0%} of the steps:
 
@@ -62,11 +61,14 @@ median exposure in bits.
 
 Scoring {canaries:,} canaries on the final model and on its reference, completions included, beside
 the seconds of training. The last column is for {count:,} canaries, one kind. The first run also
-pays for what a GPU does once. Scoring takes as long however long training is.
-{aim}
+pays for what a GPU does once.
+{aim}{older}
 
 {cost}
 """
+
+_OLDER = """ Scoring
+has changed since: it takes [0.7 of the time on a CPU](../benchmarks/llm_cost.md)."""
 
 
 def write_llm_page(out: Path) -> None:
@@ -119,6 +121,7 @@ def write_llm_page(out: Path) -> None:
         ),
         canaries=len(plain["canaries"]),
         aim=_compare_aim(plain),
+        older="" if plain.get("sorted") else _OLDER,
         cost=_tabulate(
             ["run", "training, s", "audit, s", "share", "of one kind"],
             [(_name_run(run), *_compute_cost(plain, run)) for run in plain["runs"]],

@@ -15,6 +15,7 @@ import math
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -47,10 +48,14 @@ Measured on {machine}.
 
 ## Peers and limits
 
+| job | peer and limit |
+|---|---|
 {notes}
 
 ## Sizes
 
+| job | sizes: seconds |
+|---|---|
 {sizes}
 
 ## On a GPU
@@ -203,19 +208,30 @@ def make_page(lines: Sequence[Line]) -> str:
         rows.append(
             "| " + " | ".join("–" if cell.startswith("nan") else cell for cell in cells) + " |"
         )
-        notes.append(f"- **{job.name}**: {job.note}")
-        curve = ", ".join(f"{each.size:,}: {each.ours:.3g} s" for each in newest)
-        sizes.append(f"- **{job.name}**, {job.unit}: {curve}")
+        notes.append(f"| {job.name} | {job.note} |")
+        curve = ", ".join(f"{each.size:,}: {each.ours:.3g}" for each in newest)
+        sizes.append(f"| {job.name}, {job.unit} | {curve} |")
     header = "| job | ours, s | peer, s | times | limit, s | share | growth | target | since |\n"
     return _TEXT.format(
         takes=_TAKES,
         short=_SHORT,
         worse=_WORSE - 1,
-        machine=lines[-1].machine,
+        machine=_name_machines(lines),
         table=header + "|---|---|---|---|---|---|---|---|---|\n" + "\n".join(rows),
         notes="\n".join(notes),
         sizes="\n".join(sizes),
     )
+
+
+def _name_machines(lines: Sequence[Line]) -> str:
+    """Return the machines of the newest measurements; jobs of others than most by name."""
+    newest = {line.job: line.machine for line in lines if line.job in {job.name for job in JOBS}}
+    most = Counter(newest.values()).most_common()
+    others = [
+        f"{', '.join(job for job, own in newest.items() if own == name)} on {name}"
+        for name, _ in most[1:]
+    ]
+    return "; ".join([most[0][0], *others])
 
 
 def _split_runs(lines: Sequence[Line]) -> list[list[Line]]:

@@ -55,7 +55,7 @@ Means of all rows: {means}.
 average it finds the largest share of the riskiest, and most more where a logistic regression is no
 picture of the model (trees, support vectors). No screen follows every model, and where PDTP is
 mostly that of other random draws (forests), hardly any helps. So none is a substitute for
-leaving records out: half of what is left out is drawn by chance, and the limits on the share of
+leaving records out: half of what is left out is drawn at random, and the limits on the share of
 exposed records rest on that half.
 """
 

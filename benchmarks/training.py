@@ -1,7 +1,8 @@
 """Times DP-SGD of many models at once.
 
-    python benchmarks/training.py         # CPU, beside loops over Opacus; writes training.md
-    python benchmarks/training.py cuda    # a GPU, beside plain torch.func; prints
+    python benchmarks/training.py    # beside loops over Opacus; writes training.md
+
+On a GPU: benchmarks/gpu.py.
 
 A model-step is one step of one model on a batch of 100: forward, backward, per-example clipping,
 noise, a canary, and the update.
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from results import machine
-from sizes import ARGUMENTS, choose_size, write_page
+from sizes import choose_size, write_page
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -27,7 +28,7 @@ from epsilometer.audits.dpsgd.canaries import Adversary, TargetCanary, random_di
 from epsilometer.networks.devices import choose_at_once
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
 from epsilometer.networks.models import cnn, lenet5, mlp
-from epsilometer.networks.trainer import NoCanaries
+from epsilometer.networks.trainer import NoCanaries, Precision
 
 _PAGE = Path(__file__).resolve().parent / "training.md"
 BATCH = choose_size(100, 10)
@@ -51,20 +52,18 @@ MODELS: dict[str, _Model] = {
 }
 
 
-def main() -> None:
-    """On the device that is asked for."""
-    if ARGUMENTS:
-        _on_gpu(ARGUMENTS[0])
-    else:
-        _on_cpu()
-
-
 def make_records(shape: tuple[int, ...], classes: int, count: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     return rng.random((count, *shape), np.float32), rng.integers(classes, size=count)
 
 
-def make_ensemble(model: nn.Module, runs: int, device: str, path: Any = "auto") -> EnsembleDPSGD:
+def make_ensemble(
+    model: nn.Module,
+    runs: int,
+    device: str,
+    path: Any = "auto",
+    precision: Precision = "float32",
+) -> EnsembleDPSGD:
     return EnsembleDPSGD(
         model,
         cross_entropy,
@@ -74,6 +73,7 @@ def make_ensemble(model: nn.Module, runs: int, device: str, path: Any = "auto") 
         batch_size=BATCH,
         device=device,
         path=path,
+        precision=precision,
     )
 
 
@@ -87,10 +87,8 @@ def make_canary(
     )
 
 
-# --- CPU ---
-
-
-def _on_cpu() -> None:
+def main() -> None:
+    """Measure and write the page."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # Opacus warns of what it was asked for
     text, profiles = _INTRO.format(machine=machine()), []
@@ -200,53 +198,6 @@ def _accuracy() -> str:
         f"B = 100, 20 epochs of 14 steps, {runs} runs each: mean test accuracy and its standard "
         "error.\n\n| canary | accuracy | |\n| --- | --- | --- |\n" + "\n".join(lines) + "\n"
     )
-
-
-# --- GPU ---
-
-
-def _on_gpu(device: str) -> None:
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    print("| model | at once | model-steps/s | torch.func, at once | model-steps/s | times |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for (name, (build, shape, classes)), count, others in zip(
-        MODELS.items(), (10_000, 10_000, 1_000), ((64, 512), (64, 256), (4, 16)), strict=True
-    ):
-        features, labels = (
-            torch.from_numpy(part).to(device) for part in make_records(shape, classes, count)
-        )
-        one = make_ensemble(build(), 1, device)
-        together = choose_at_once(one, features, labels)
-        ours = _gpu_speed(make_ensemble(build(), together, device), features, labels)
-        few = 20 * BATCH
-        plain = {
-            runs: _gpu_speed(
-                make_ensemble(build(), runs, device, "general"), features[:few], labels[:few]
-            )
-            for runs in others
-        }
-        runs = max(plain, key=lambda key: plain[key])
-        print(
-            f"| {name} | {together:,} | {ours:,.0f} | {runs} | {plain[runs]:,.0f} | "
-            f"{ours / plain[runs]:.1f} |",
-            flush=True,
-        )
-
-
-def _gpu_speed(training: EnsembleDPSGD, features: Any, labels: Any) -> float:
-    """The better of two takes; the first also compiles."""
-    best = 0.0
-    for seed in range(2):
-        torch.cuda.synchronize()
-        before = time.perf_counter()
-        training.train(
-            features, labels, rng=np.random.default_rng(seed), canaries=make_canary(training)
-        )
-        torch.cuda.synchronize()
-        taken = time.perf_counter() - before
-        best = max(best, training.runs * len(features) / BATCH / taken)
-    torch.cuda.empty_cache()
-    return best
 
 
 if __name__ == "__main__":

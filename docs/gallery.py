@@ -25,9 +25,9 @@ PICTURED = 150_000  # bytes of a picture
 VIEW = {"width": 1160, "height": 620}
 HEAD = """# Gallery
 
-Real reports, each made by the command beside it. Where a picture is a link, it opens the
-page itself. Each page says what its numbers mean and what they do not mean.
-`make gallery` makes all of them again, and the two files that commands read.
+Each real report is shown with the command that made it. A picture that is a link opens the report.
+Each report says what its numbers mean and what they do not mean. `make gallery` makes all of them
+again, with the two input files.
 """
 
 

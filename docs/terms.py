@@ -9,6 +9,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -19,8 +20,9 @@ LEFT_OUT = ("src/epsilometer/zoo/sources", "src/epsilometer/_reproductions")
 _CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]*`|\]\([^)\s]*\)|<!--.*?-->", re.M | re.S)
 
 
+@cache
 def read_terms() -> dict[str, str]:
-    """Return what to say instead, by pattern."""
+    """Return what to say instead, by pattern; the file is read once."""
     words = tomllib.loads((ROOT / "docs" / "terms.toml").read_text("utf-8"))["words"]
     return {f"\\b(?:{pattern})(?!\\w)": instead for pattern, instead in words.items()}
 
@@ -42,7 +44,7 @@ def find_terms(text: str) -> Iterator[tuple[int, str, str]]:
 def list_texts() -> Iterator[tuple[str, int, str]]:
     """Yield every text that people read, with its file and its first line."""
     pages = {each for pattern in PAGES for each in ROOT.glob(pattern)}
-    for path in sorted(pages - {ROOT / "docs/modules.md"}):  # that is made of docstrings
+    for path in sorted(pages):
         yield path.relative_to(ROOT).as_posix(), 1, _blank_code(path.read_text("utf-8"))
     for name in TEXTS:
         yield name, 1, (ROOT / name).read_text("utf-8")

@@ -20,43 +20,46 @@ from epsilometer.cli.reproduce import Item, Paper, list_papers
 from epsilometer.core.references import BIBLIOGRAPHY
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproductions.md"
-INTRO = """# Reproductions: every published number beside ours
+INTRO = """# Reproductions: published numbers and ours
 
 Written by `python reproductions/page.py` from the `paper.toml` of each folder; do not edit.
 
-    epsilometer reproduce                                  # which there are
+    epsilometer reproduce                                  # list the papers
     epsilometer reproduce one-shot                         # quickly, on a CPU, without any data
     epsilometer reproduce one-shot --only table-1 --full   # one table, as published
     epsilometer reproduce shuffling --full --data FOLDER --device cuda
 
-prints what was published beside what is measured, and writes both to `--out` as a page (`page.md`)
-and as JSON (`results.json`). Killed and called again, it goes on, to the same bytes. *Quickly* is a
-small version of the same code, with sets of scikit-learn where data are not there (`--data FOLDER`
-or `EPSILOMETER_DATA` says where they are): it shows directions, not digits, and runs in CI. The
-tables below are of the full calls, or of the command that is named. *By the law* means that what an
-adversary sees is drawn from its law, at the published size, where no net and no data change it; a
-published number may so have two rows, trained and by the law.
+The command prints published and measured numbers side by side, and writes both to `--out` as a
+page (`page.md`) and as JSON (`results.json`). A killed call resumes and gives the same bytes. A
+quick call runs a small version of the same code, with datasets of scikit-learn in place of missing
+data (`--data FOLDER` or `EPSILOMETER_DATA` names their folder). It shows directions, not digits,
+and runs in CI. The tables below come from full calls, or from the command that is named. *By the
+law* means that the adversary's observations are drawn from their distribution, at the published
+size, where no network and no data change it. So a published number may have two rows, one trained
+and one by the law.
 
-Nobody types a standing: `reproductions/standings.py` decides from published value, spread and
-number of runs, and from ours. How curves with errors are judged ("stays", "jumps") was changed
-after the table of 60 epochs was measured: by the older rule, without errors, eight of its rows
-differed.
+`reproductions/standings.py` computes the status of each row from the published value, its spread
+and number of runs, and ours; none is written by hand. The rule for curves with errors ("stays",
+"jumps") was changed after the table of 60 epochs was measured: under the older rule, without
+errors, eight of its rows differed.
 
-- **agrees**: the difference is at most two combined standard errors (spreads divided by the root of
-  the number of runs) and what rounding explains. Where a paper prints no spread, ours stands for
-  it. Where no chance is in a number, printed digits must be met;
-- **same direction**: of other data or size, or where the paper prints a curve or a bar and no
-  number: ours are in the published order, by more than two standard errors where these are known;
-- **cannot tell**: no spread is known, it is so large that no smaller number could have failed, or
-  no two numbers are far enough apart to be ordered;
-- **differs**: beyond two standard errors, other digits, or another order;
-- **not measured**: nobody has run it;
-- **ours alone**: not in the paper, and not counted.
+- **agrees**: the difference is at most two combined standard errors (spreads divided by the root
+  of the number of runs) plus rounding. Where a paper prints no spread, ours is used. Deterministic
+  numbers must agree to the printed digits;
+- **same direction**: for other data or another size, or where the paper shows a curve or a bar
+  without numbers: our numbers are in the published order, by more than two standard errors where
+  these are known;
+- **cannot tell**: no spread is known, or it is so large that no smaller number could have failed,
+  or no two numbers are far enough apart to be ordered;
+- **differs**: more than two standard errors apart, other digits, or another order;
+- **not measured**: not run yet;
+- **only ours**: not in the paper, and not counted.
 
-Rows that agree one by one may lie on one side together. So rows of a table that are compared by
-their digits are tested jointly: by the sum of their squared deviations in standard errors and by
-their sum (each p doubled), numbers of one row by the farthest (p times their number). A table
-differs jointly where the smallest p, times the number of tests of the table, is below 0.05.
+Rows that agree one by one may all deviate in the same direction. So the rows of a table that are
+compared by their digits are also tested jointly: by the sum of their squared deviations in
+standard errors, and by the sum of their deviations (each p doubled). Of several numbers in a row,
+the one furthest away counts (p times their number). A table differs jointly where the smallest p,
+times the number of tests of the table, is below 0.05.
 """
 
 
@@ -122,7 +125,7 @@ def _table(paper: Paper, item: Item) -> list[str]:
         f"Published: {runs[0]}. Ours: {runs[1]}, seed {item.seed}, where a row has no other.",
         "",
     ]
-    lines += ["| | published | ours | standing | why |", "|---|---|---|---|---|"]
+    lines += ["| | published | ours | status | why |", "|---|---|---|---|---|"]
     standings = decide(item)
     for row in item.rows:
         runs = f", {row.ours.runs} runs" if row.ours.runs > 1 else ""

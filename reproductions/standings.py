@@ -15,7 +15,7 @@ import scipy.stats
 from epsilometer.cli.reproduce import Expect, Item, Row, Stated
 
 AGREES, DIFFERS, CANNOT_TELL = "agrees", "differs", "cannot tell"
-SAME_DIRECTION, NOT_MEASURED, OURS_ALONE = "same direction", "not measured", "ours alone"
+SAME_DIRECTION, NOT_MEASURED, OURS_ALONE = "same direction", "not measured", "only ours"
 STANDINGS = (AGREES, SAME_DIRECTION, CANNOT_TELL, DIFFERS, NOT_MEASURED)
 LEVEL = 0.05  # of a joint test
 
@@ -321,6 +321,6 @@ def differs_jointly(tests: list[Joint]) -> bool:
 
 
 def count_standings(standings: Mapping[str, str]) -> dict[str, int]:
-    """Return how many rows have which, those of ours alone aside."""
+    """Return how many rows have which, those that only we measured aside."""
     values = list(standings.values())
     return {standing: values.count(standing) for standing in STANDINGS}

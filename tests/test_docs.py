@@ -39,8 +39,8 @@ TEXT = "\n".join(page.read_text("utf-8") for page in PAGES)
 
 # Reproductions: published numbers, papers, and defects of released software (reproductions/found).
 REPRODUCTIONS = re.compile(r"docs/(reproductions|found|papers/)")
-# Counted apart: reference that is looked up, not read, and is written by the code.
-REFERENCE = re.compile(r"docs/(reference/|lint/|modules\.)")
+# Counted apart: a page per module and per rule of lint, which are looked up one at a time.
+REFERENCE = re.compile(r"docs/(reference|lint)/")
 # Pages whose tables are results that a command writes.
 MEASURED = re.compile(
     r"docs/(calibration|comparison|llm|mutation|performance|power|reliability|zoo)\."
@@ -56,13 +56,16 @@ def count_words(page: Path) -> int:
 
 
 def test_documentation_is_short_enough_to_be_read() -> None:
-    """Count everything under docs/ but reproductions; the reference is small beside it."""
+    """Count the prose of all pages under docs/ but reproductions: to read, and to look up.
+
+    Not counted: code, tables that a command writes, and docstrings that the reference shows.
+    """
     pages = {page: page.relative_to(ROOT).as_posix() for page in ROOT.glob("docs/**/*.md")}
     read = [page for page, name in pages.items() if not REPRODUCTIONS.match(name)]
     looked_up = [page for page in read if REFERENCE.match(pages[page])]
     assert 40 < len(looked_up) < len(read) < len(pages)
     assert sum(map(count_words, set(read) - set(looked_up))) <= 35_000
-    assert sum(map(count_words, looked_up)) <= 3_500  # docstrings aside, which it shows
+    assert sum(map(count_words, looked_up)) <= 3_000
 
 
 def test_links_lead_somewhere() -> None:

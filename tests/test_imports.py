@@ -48,6 +48,21 @@ assert CliRunner().invoke(main, ["--help"]).exit_code == 0
     assert loaded_after(program, [*HEAVY, "scipy", "rich"]) == set()
 
 
+def test_frameworks_cost_nothing_to_those_who_do_not_use_them() -> None:
+    program = """
+from click.testing import CliRunner
+import epsilometer as em
+from epsilometer.cli.main import main
+assert em.audit(em.Scores([3.0] * 100, [0.0] * 100), 1.0, delta=1e-5).verdict == "refuted"
+assert CliRunner().invoke(main, ["audit", "--help"]).exit_code == 0
+import sys
+print(*(name for name in sys.modules if name.startswith("epsilometer.integrations.")))
+"""
+    extras = [*HEAVY[:2], "opacus", "jax", "jax_privacy", "keras", "grain", "lightning", "wandb"]
+    more = ["transformers", "datasets", "peft", "trl", "accelerate", "huggingface_hub", "mlflow"]
+    assert loaded_after(program, [*extras, *more, "tensorflow", "tensorboard", "flwr"]) == set()
+
+
 def test_every_public_name_resolves_to_the_thing_of_that_name() -> None:
     for name in set(epsilometer.__all__) - {"__version__"}:
         assert getattr(epsilometer, name).__name__.removeprefix("epsilometer.") == name

@@ -186,7 +186,7 @@ def test_what_could_not_fail_is_refused_with_how_many_runs_could() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"claim": 1.0}, r"Expected delta beside claim=1\.0"),
+        ({"claim": 1.0}, r"Expected delta with claim=1\.0"),
         ({"claim": None}, "Expected a claim to refute"),
         ({"claim": "1.0"}, "a number, a Claim or None, got str"),
         ({"claim": math.inf, "delta": 0.1}, "finite epsilon"),

@@ -183,12 +183,13 @@ def test_a_classifier_is_recomputed_and_nothing_is_written(tmp_path: Path) -> No
     from sklearn.datasets import load_iris
     from sklearn.naive_bayes import GaussianNB
 
-    subject = em.Classifier(GaussianNB(), *load_iris(return_X_y=True), shadows=8)
+    quick: Any = {"skip_trend": True, "remedies": 0}
+    subject = em.Classifier(GaussianNB(), *load_iris(return_X_y=True), shadows=8, **quick)
     found = em.audit(subject, out=tmp_path / "run", engine=em.InProcess())
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
     assert verify(tmp_path / "run", subject) == found
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
-    other = em.Classifier(GaussianNB(), *load_iris(return_X_y=True), shadows=6)
+    other = em.Classifier(GaussianNB(), *load_iris(return_X_y=True), shadows=6, **quick)
     with pytest.raises(InvalidArgument, match="settings and data of the run"):
         verify(tmp_path / "run", other)
 

@@ -4,7 +4,7 @@ pfl clips every user's update and adds noise to their sum by a postprocessor. On
 before it keeps what users send and lets the canary send its direction; one callback shows the
 weights after every round.
 
-    pip install --no-deps pfl==0.6.0 prv-accountant multiprocess dill  # and torch, dp-accounting
+    pip install pfl 'epsilometer[torch]'  # in an environment of their own
     python examples/federated_rounds/pfl_simulation.py              # as promised
     python examples/federated_rounds/pfl_simulation.py --share 0.5  # half of the noise
 """

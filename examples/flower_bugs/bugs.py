@@ -181,7 +181,8 @@ def main(names: list[str]) -> None:
         found = DEMOS[name](SCALES.get(name, Scale()))
         estimate = found.estimates[0]
         (view,) = found.views
-        equal = next(bound for bound in view.also if bound.method == "mean_cosine")
+        bounds = (view.bound, *view.also)
+        equal = next(bound for bound in bounds if bound.method == "mean_cosine")
         noise = None if found.conformance is None else found.conformance.bound
         print(
             f"| {name} | {EPSILON:g} | {view.bound.epsilon:.1f} | {equal.epsilon:.1f} "

@@ -13,7 +13,7 @@ rounds has a cosine of N(r/(z√T), 1) in the same units.
 
 import argparse
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,7 +143,7 @@ def analytical(row: Printed) -> str:
     """Of the Gaussian mechanism played once, as each table has it.
 
     Version 2 converts zCDP for Stackoverflow; EMNIST is exact at another δ than is stated: the
-    five printed values are those of any in [0.00764, 0.00774].
+    five printed values are those of any in [0.007641, 0.007738].
     """
     if row.where == "Stackoverflow, v2":
         rho = 1 / (2 * row.noise**2)
@@ -151,9 +151,18 @@ def analytical(row: Printed) -> str:
     return f"{gaussian_epsilon(row.noise, FITTED.get(row.where, row.delta)):.2f}"
 
 
-def measured(*, where: str, simulations: int, **_: object) -> dict[str, str]:
-    """A table: all iterates and the final model, at every noise that has a law."""
+def measured(
+    *, where: str, simulations: int, trained: dict[str, Any] | None = None, **how: Any
+) -> dict[str, str]:
+    """A table: all iterates and the final model, at every noise that has a law.
+
+    Without noise there is none: ``trained`` says what is trained for these rows, if anything.
+    """
     found = {}
+    if trained:
+        from repetitions import without_noise  # laws need no torch
+
+        found.update(without_noise(**trained, **how))
     for row in PUBLISHED:
         if row.where != where:
             continue

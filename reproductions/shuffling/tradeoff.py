@@ -95,8 +95,7 @@ def trained(*, observations: int, data: Path | None, device: str, work: Path) ->
     """The same of real training."""
     scores = by_training(data, observations, device, work)
     return {
-        f"{observations:,} trainings: {name}: largest FPR": f"{at.max(initial=0):.3f}"
-        for name, at in below(scores).items()
+        f"{name}: largest FPR": f"{at.max(initial=0):.3f}" for name, at in below(scores).items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Audit any subject: find its runner by a registry, ask it, and keep what it found."""
+"""Audit any subject: find its runner in a registry, call it, and keep its result."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -115,9 +115,9 @@ def audit(
             ``Regressor``, ``FittedClassifier``, ``Posterior``, ``Step``, ``LanguageModel``, or what
             another package registers.
         claim: The claimed ε, a ``Claim``, or None.
-        delta: δ; not needed beside a ``Claim``, which has one.
-        confidence: With which all deciding bounds hold together.
-        seed: From which all randomness follows.
+        delta: δ; not needed with a ``Claim``, which has one.
+        confidence: Confidence with which all deciding bounds hold together.
+        seed: Seed of all randomness.
         out: Directory of the run, for its owner alone. The same call finishes it after a crash; a
             call with changed code is refused.
         engine: What executes units of work; ``Local()`` processes by default.

@@ -1,6 +1,6 @@
 """Read and write files that others may have prepared: no links, no pipes, no surprises in size.
 
-A run's directory may lie where somebody else can write, and a result may come from anywhere. What
+A run's directory may lie where someone else can write, and a result may come from anywhere. What
 is read must be a plain file of a bounded size. What is written goes into the directory that was
 meant, never through a link, and is readable by its owner alone unless it is to be shared.
 """
@@ -93,11 +93,11 @@ class Folder:
             os.close(handle)
 
     def names(self) -> list[str]:
-        """Return the names of all that lies in it, in order."""
+        """Return the names of its entries, in order."""
         return sorted(os.listdir(self.path if self._handle is None else self._handle))
 
     def look(self, name: str) -> os.stat_result | None:
-        """Return what lies under a name, a link as a link; None where there is nothing."""
+        """Return the kind of the file of that name, links not followed; None if there is none."""
         try:
             found: os.stat_result = self._at(os.lstat, name)
         except FileNotFoundError:
@@ -129,9 +129,9 @@ class Folder:
         """Write a file so that at every moment the old one is there, or the new one, whole.
 
         Args:
-            name: Of the file.
+            name: Name of the file.
             data: What is in it, or its pieces: bytes, or what has bytes.
-            mode: Of the file; None for what the umask leaves.
+            mode: Mode of the file; None: as the umask allows.
             lasting: Whether it is on the disk, whatever happens, when this returns.
         """
         pieces: Sequence[Any] = [data] if isinstance(data, bytes) else data
@@ -237,7 +237,7 @@ def write_whole(path: Path, data: bytes, *, private: bool = True) -> None:
     Args:
         path: The file; a link under its name is replaced, not followed.
         data: What is in it.
-        private: For the owner alone. Otherwise as the umask says.
+        private: Whether only the owner may read it; otherwise as the umask says.
     """
     with Folder.hold(path.parent) as folder:
         folder.write(path.name, data, mode=OWNER_FILE if private else None)
@@ -335,7 +335,7 @@ def _restrict(handle: int, mode: int) -> None:
 
 
 def find_cached(name: str) -> Path | None:
-    """Return where a cache of ours lies, or may be made; None where others can write too."""
+    """Return the place of this package's cache; None where others can write too."""
     home = _find_cache()
     if home is None or not _is_ours(home):
         return None
@@ -359,7 +359,7 @@ def _find_cache() -> Path | None:
 
 
 def _is_ours(home: Path) -> bool:
-    """Tell whether a folder is ours alone to write, and make it where there is none."""
+    """Tell whether only this user may write to a folder, and make it where there is none."""
     try:
         home.mkdir(mode=OWNER_FOLDER, parents=True, exist_ok=True)
         found = home.lstat()

@@ -73,7 +73,7 @@ def shows_errors() -> bool:
 
 
 def warn(text: str) -> None:
-    """Warn at the line that called this package, however many calls of ours lie between."""
+    """Warn at the line that called this package, however deep the call is."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_ours(frame.f_globals):
         level, frame = level + 1, frame.f_back

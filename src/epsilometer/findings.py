@@ -1,4 +1,4 @@
-"""Give the types of findings: what ``audit.find(type)`` and ``audit.one(type)`` take.
+"""The types of findings: what ``audit.find(type)`` and ``audit.one(type)`` take.
 
 Example:
     >>> import epsilometer as em

@@ -42,10 +42,10 @@ class ClaimRefuted(AssertionError):
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """What an audit of so many runs can notice at all. Computed; nothing is trained.
+    """What an audit of this many runs can notice at all. Computed; nothing is trained.
 
     Attributes:
-        reach: No attack, however good, refutes a claim above this ε in so many runs.
+        reach: No attack, however good, refutes a claim above this ε in this many runs.
         power: The smallest ε of an additive mechanism (Gaussian noise; Laplace where δ = 0) whose
             best attack refutes the claim 4 times in 5. Infinite where none does.
         noise: Its noise, as a share of what the claim needs.
@@ -80,13 +80,13 @@ def assert_private(
         where it could not have failed: not where a run raises or scores nan, nor with too few
         runs for the claim.
     Assumption: ``train`` takes all its randomness from its seed, so that runs are independent: each
-        gets a seed of its own. The record was not chosen by looking at runs of this audit.
+        gets its own seed. The record was not chosen by looking at runs of this audit.
 
     Args:
         claim: The claimed ε, or a ``Claim``.
         train: ``train(data, seed)`` trains once and returns a score (a number, higher where the
             record was in) or a model.
-        delta: δ beside a claim that is a number.
+        delta: δ, with a claim that is a number.
         data: Features and labels, as ``TrainFunction`` takes them.
         canary: The ``Record`` that is added to ``data``, or what ``score`` is to be given.
         with_record: In place of ``data``: whatever ``train`` is to be given, with the record.
@@ -96,7 +96,7 @@ def assert_private(
         replaced: The record of ``data`` that the canary replaces.
         runs: Runs of either kind, at most.
         confidence: One-sided.
-        seed: From which the seeds of all runs are derived.
+        seed: Seed from which the seeds of all runs are derived.
 
     Returns:
         The audit, where the claim is not refuted; ``summary`` says what it could have noticed.
@@ -162,7 +162,7 @@ def summary(found: Audit) -> str:
 
 
 def reach(claim: Claim, *, runs: int = RUNS, confidence: float = CONFIDENCE) -> Reach:
-    """Compute what ``assert_private`` can notice with so many runs, before any is done.
+    """Compute what ``assert_private`` can notice with this many runs, before any is done.
 
     Guarantee: ``reach`` is exact.
     Assumption: ``power`` is known to a few percent, by simulated audits.

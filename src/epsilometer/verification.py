@@ -36,7 +36,7 @@ def verify(directory: str | Path, subject: Any = None, *, trust: bool = False) -
         directory, or a signature, shows that.
 
     Args:
-        directory: Of the run.
+        directory: Directory of the run.
         subject: What was audited, where data or functions were supplied from Python.
         trust: Import functions that the plan names.
 

@@ -50,6 +50,7 @@ def test_tails_are_those_of_simulated_epochs(epoch: Epoch, rng: np.random.Genera
 
 
 @pytest.mark.parametrize("epoch", SETTINGS)
+@pytest.mark.in_turn(3)
 def test_tails_fall_and_obey_the_likelihood_ratio(epoch: Epoch) -> None:
     taus = np.linspace(-3.0, 6.0, 46)
     tails = np.array([epoch.tails(float(tau), points=2**12) for tau in taus])
@@ -175,6 +176,7 @@ def test_cells_do_not_widen_sums_of_many_terms(tau: float, monkeypatch: pytest.M
     assert np.abs(wrong / fine - 1).max() > np.abs(coarse / fine - 1).max()
 
 
+@pytest.mark.slow
 def test_a_million_steps_are_accounted_in_seconds() -> None:
     """It took 30 s, and a δ of 1e-5 was refused after many epochs, for tails that were lost."""
     epochs._tails.cache_clear()

@@ -37,7 +37,9 @@ def test_one_step_is_its_definition_and_never_below(
 @pytest.mark.parametrize(("noise", "steps"), [(1.0, 1), (5.0, 20), (20.0, 100)])
 def test_full_batch_is_one_gaussian(noise: float, steps: int) -> None:
     truth = em.gaussian_epsilon(noise / math.sqrt(steps), 1e-5)
-    epsilon = pld.full_batch_epsilon(noise_multiplier=noise, steps=steps, delta=1e-5)
+    epsilon = pld.poisson_epsilon(
+        noise_multiplier=noise, sampling_rate=1.0, steps=steps, delta=1e-5
+    )
     assert epsilon == pytest.approx(truth, rel=ROUNDING_UP)
     assert epsilon >= truth * (1 - 1e-9)
 

@@ -10,7 +10,7 @@ from epsilometer import Scores
 from epsilometer.accounting import pld
 from epsilometer.accounting.family import Rule, Seen, poisson_bound
 from epsilometer.rules import RankGrid, RankSum
-from epsilometer.stats import likelihood_ratio
+from tests import printed_ratios
 
 PAGE = Path(__file__).parents[2] / "docs" / "poisson.md"
 STEPS, DELTA, AUDITS = 10, 1e-5, 20
@@ -62,7 +62,7 @@ def scores_of_steps(played: Played) -> Scores:
 def scores_of_runs(played: Played) -> Scores:
     """Log-likelihood ratios of whole runs, by an adversary who does not know the schedule."""
     inside, outside = (
-        likelihood_ratio.poisson(each[:, None, :], sigma=played.noise, rate=played.rate)
+        printed_ratios.poisson(each[:, None, :], sigma=played.noise, rate=played.rate)
         for each in (played.inside, played.outside)
     )
     return Scores(inside, outside)

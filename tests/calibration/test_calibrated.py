@@ -124,6 +124,7 @@ def test_order_statistics_and_scores_err_alike() -> None:
 # Classic mistakes, planted: the counting above must catch each.
 
 
+@pytest.mark.slow
 def test_paying_for_one_look_alone_is_caught(
     forgetful: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +194,7 @@ def test_breaking_ties_for_the_attack_is_caught(
     assert too_often(count_errors(tight.respond(1.0), 60, 60, audits=300), 300)
 
 
+@pytest.mark.slow
 def test_one_order_of_ties_for_everybody_is_caught(
     forgetful: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ PLANTED: tuple[tuple[Callable[[pytest.MonkeyPatch], None], str], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "name"), PLANTED, ids=lambda value: getattr(value, "__name__", "")
 )

@@ -47,6 +47,7 @@ def test_rank_grid_pays_for_ratios_nobody_asked_for(rng: np.random.Generator) ->
 # Classic mistakes, planted: the counting above must catch each.
 
 
+@pytest.mark.slow
 def test_forgetting_to_pay_for_the_ranks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     side = thresholds._side
 

@@ -61,6 +61,7 @@ PLANTED: tuple[tuple[Callable[[pytest.MonkeyPatch], None], str], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plant", "name"), PLANTED)
 def test_planted_mistakes_are_caught(
     plant: Callable[[pytest.MonkeyPatch], None], name: str, monkeypatch: pytest.MonkeyPatch

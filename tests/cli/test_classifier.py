@@ -112,7 +112,7 @@ def test_a_limit_leaves_the_rule_on_threats_in_force(csv: Path, tmp_path: Path) 
     options = ["--label", "income", "--drop", "id", "--threats", "structure", *QUICK]
     call(csv, *options, "--share", "0.5", "--out", tmp_path / "run", published_as="labels")
     rules = result_of(tmp_path / "run").provenance.settings["rules"]
-    assert [rule["type"] for rule in rules] == ["PdtpAtMost", "GainAtMost"]
+    assert [rule["type"] for rule in rules] == ["NoRecordInAnswers", "PdtpAtMost", "GainAtMost"]
 
 
 def test_a_file_may_hold_all_settings(csv: Path, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_rows_are_shown_only_where_asked_and_features_never(csv: Path, tmp_path:
         (
             "day,y\n01/02/2001,a\n03/04/2001,b\n01/02/2001,a\n03/04/2001,b\n",
             ["--label", "y"],
-            "in column 'day' of which days and months can be told apart",
+            "in column 'day' whose days and months can be distinguished",
         ),
         (
             "a,y\n" + "".join(f"note{i},{'xz'[i % 2]}\n" for i in range(1001)),

@@ -47,7 +47,7 @@ def test_every_kind_is_listed_with_its_verdict(tmp_path: Path) -> None:
     for number, result in enumerate(made):
         put(tmp_path / f"{number}.json", result)
     plain = json.loads(call("list", tmp_path, "--json").stdout)
-    listed = {entry["path"]: entry["verdict"] for entry in reversed(plain["entries"])}  # gravest
+    listed = {entry["path"]: entry["verdict"] for entry in plain["entries"]}
     assert listed == {f"{number}.json": audit.verdict for number, audit in enumerate(made)}
     assert set(listed.values()) & set(judge.BAD)
     assert "TPR − FPR 0.20" in " ".join(call("list", tmp_path).stdout.split())

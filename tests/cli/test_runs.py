@@ -168,8 +168,8 @@ def test_check_says_that_nothing_was_claimed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--claim", 3], "Expected delta beside claim=3.0"),
-        (["--delta", 1e-5], "Expected --claim beside --delta"),
+        (["--claim", 3], "Expected delta with claim=3.0"),
+        (["--delta", 1e-5], "Expected --claim with --delta"),
         (["--claim", 3, "--delta", 1], "delta below 1"),
         (["--claim", "nan", "--delta", 1e-5], "number for epsilon"),
         (["--claim", "inf", "--delta", 1e-5], "finite epsilon"),

@@ -131,6 +131,7 @@ def test_the_limit_holds_at_all_steps_together() -> None:
     assert 0 < wrong <= scipy.stats.binom.isf(FLAKE, runs, alpha)
 
 
+@pytest.mark.slow
 def test_a_limit_for_one_step_used_at_all_would_be_caught() -> None:
     runs, alpha = 20_000, 0.05
     wrong = count_wrong(lambda n, s: np.sqrt(s / scipy.stats.chi2.ppf(alpha, n)), runs=runs)
@@ -289,6 +290,7 @@ def test_it_exceeds_the_truth_no_more_often_than_it_says(
     assert wrong <= scipy.stats.binom.isf(FLAKE, runs, 0.05)
 
 
+@pytest.mark.slow
 def test_forgetting_to_pay_for_the_tensors_would_be_caught(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,6 +240,7 @@ def test_long_right_runs_are_not_accused_more_often_either(
     assert count_accused(runs, 40, level, rng) <= scipy.stats.binom.isf(FLAKE, runs, level)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [CHECKS[1], CHECKS[3]], ids=lambda check: check.name)
 def test_a_maximum_in_place_of_the_average_would_be_caught(
     check: type[NoiseCheck], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch

@@ -232,7 +232,14 @@ def _plant_classifier(_: Path, **how: Any) -> Planted:
         groups=groups,
         record_names=NAMES,
         feature_names=("age", "weight", "height"),
-        **{"attacks": ("loss", "lira"), "shadows": 6, "variation": 2, "removal": 3, **how},
+        **{
+            "attacks": ("loss", "lira"),
+            "shadows": 6,
+            "variation": 2,
+            "removal": 3,
+            "remedies": 2,
+            **how,
+        },
     )
     values = (features, labels, groups["town"], np.array(NAMES))
     return Planted(subject, texts=(*NAMES, RARE, FEW), values=values, claim=None)

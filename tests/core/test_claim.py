@@ -94,7 +94,7 @@ def test_what_is_neither_a_number_nor_a_claim_is_refused(value: object) -> None:
 
 
 def test_a_number_without_delta_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match=r"Expected delta beside claim=3\.0, got none"):
+    with pytest.raises(InvalidArgument, match=r"Expected delta with claim=3\.0, got none"):
         as_claim(3.0)
 
 

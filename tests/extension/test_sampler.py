@@ -62,9 +62,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
 
 
 def test_a_sampler_with_a_law_is_audited(outside: ModuleType) -> None:
-    audit = em.audit(
-        em.ShuffledSGD(**SETTING, sampler=outside.FirstHalf()), em.Claim(0.5, delta=1e-5)
-    )
+    audit = em.audit(em.ShuffledSGD(**SETTING, sampler=outside.FirstHalf()), delta=1e-5)
     (view,) = audit.views
     assert view.computed is not None
     expected = em.shuffle_epsilon(noise_multiplier=1.0, steps=10, delta=1e-5)

@@ -56,7 +56,7 @@ def kills_until_finished(
     [
         pytest.param("in-process", 1, 0.3, 3, marks=pytest.mark.slow),
         pytest.param("threads", 3, 0.15, 3, marks=pytest.mark.slow),
-        ("processes", 2, 0.8, 3),
+        ("processes", 2, 0.8, 1),
         pytest.param("in-process", 1, 0.3, 35, marks=pytest.mark.slow),
         pytest.param("threads", 3, 0.15, 35, marks=pytest.mark.slow),
         pytest.param("processes", 2, 0.8, 40, marks=pytest.mark.slow),

@@ -263,7 +263,7 @@ def test_real_images_by_every_way(tmp_path: Path) -> None:
 BAD_TEXTS = {
     "empty": ("", "names of columns.*found nothing"),
     "header only": ("a,y\n", "Expected records, got a file without any"),
-    "one column": ("y\n1\n2\n", "features beside the labels 'y'"),
+    "one column": ("y\n1\n2\n", "features besides the labels 'y'"),
     "no header": ("0.5,1\n0.2,0\n", "found a number in column 1.*begin with a record"),
     "no header, twins": ("3,1,3\n2,2,0\n", "found the same in columns 1 and 3"),
     "twin names": ("a,a,y\n1,2,0\n", "found the same in columns 1 and 2"),

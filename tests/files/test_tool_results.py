@@ -254,7 +254,7 @@ def test_what_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None:
 
 
 def test_no_design_is_taken_unasked() -> None:
-    with pytest.raises(InvalidArgument, match="Expected a design beside a result of SACRO-ML"):
+    with pytest.raises(InvalidArgument, match="Expected a design with a result of SACRO-ML"):
         em.read_scores(SACRO, attack="lira")
     with pytest.raises(InvalidArgument, match="one of runs, coins, fixed"):
         em.read_scores(SACRO, attack="lira", design="paired")

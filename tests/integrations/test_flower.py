@@ -611,7 +611,7 @@ def test_settings_are_known_again_in_another_process() -> None:
         ({"claim": em.Claim(1.0, delta=0.1)}, "Expected delta to be the claim's 0.1"),
         ({"delta": 0.0}, "delta"),
         ({"delta": None}, "Expected delta, got none"),
-        ({"delta": None, "claim": 8.0}, "Expected delta beside claim=8.0"),
+        ({"delta": None, "claim": 8.0}, "Expected delta with claim=8.0"),
         ({"claim": "8"}, "Expected claim to be a number, a Claim or None, got str"),
         ({"confidence": 1.0}, "confidence"),
         (

@@ -31,6 +31,7 @@ def test_equal_weights_are_as_private_as_promised(bugs: Any) -> None:
     assert found.estimates[1].low < bugs.EPSILON < found.estimates[1].high + 1
 
 
+@pytest.mark.slow
 def test_whoever_has_more_examples_is_exposed(bugs: Any) -> None:
     found = bugs.unequal_weights(bugs.Scale(canaries=300, clients=1500, weights=20_000))
     assert found.verdict == "violated"
@@ -39,6 +40,7 @@ def test_whoever_has_more_examples_is_exposed(bugs: Any) -> None:
     assert found.estimates[1].low > 2 * bugs.EPSILON
 
 
+@pytest.mark.slow
 def test_a_server_learning_rate_leaves_too_little_noise(bugs: Any) -> None:
     found = bugs.server_learning_rate(bugs.Scale(canaries=500, clients=100, weights=20_000))
     assert found.verdict == "violated"

@@ -113,7 +113,7 @@ def test_a_recipe_alone_attacks_models_trained_by_it_and_says_so(folder: Path) -
     assert done.exit_code in (1, 4), done.output
     found = em.load(folder / "run")
     assert found.find(MembershipFinding)[0].n_in == 4 * 120
-    assert "not the fitted one: nobody is known who was outside" in " ".join(found.caveats)
+    assert "not the fitted one: no record is known to be outside" in " ".join(found.caveats)
 
 
 def test_records_in_the_file_are_found_in_the_model_that_is_given(folder: Path) -> None:
@@ -217,9 +217,9 @@ def test_a_model_of_another_recipe_is_said_to_be_unlike_it() -> None:
         (["--shadows", "8"], "Expected --recipe own or module:factory with --shadows"),
         (["--recipe", "mine"], "Expected recipe 'own' or module:factory"),
         ([], "Expected records that the model was not trained on, found none"),
-        (["--group", "job", "--member", "was"], "Expected a recipe beside groups"),
+        (["--group", "job", "--member", "was"], "Expected a recipe with groups"),
         (["--drop", "age", "--member", "was"], "1 are not in the table: age"),
-        (["--model-file", "x"], "Expected no --model-file beside --model FILE"),
+        (["--model-file", "x"], "Expected no --model-file with --model FILE"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(folder: Path, options: list[str], said: str) -> None:

@@ -242,7 +242,7 @@ def test_a_claim_may_be_given() -> None:
     ):
         assert found.verdict == "refuted"
         assert found.claim == em.Claim(1.0, DELTA, adjacency="add_remove", unit="record")
-    with pytest.raises(InvalidArgument, match="Expected delta beside claim"):
+    with pytest.raises(InvalidArgument, match="Expected delta with claim"):
         audit.result(claim=1.0)
     with pytest.raises(InvalidArgument, match="a number, a Claim or None"):
         audit.result(claim="1", delta=DELTA)  # type: ignore[arg-type]

@@ -160,11 +160,11 @@ def test_the_example_of_ten_hospitals() -> None:
 def test_the_examples_of_other_frameworks(
     name: str, share: str, verdict: str, tmp_path: Path
 ) -> None:
-    """In environments that have them: their requirements contradict those of other peers."""
+    """In an environment of their own, ``make test-rounds``: they contradict other peers."""
     pytest.importorskip(name.split("_", maxsplit=1)[0])
     more = ["--out", str(tmp_path / "out")] if name == "nvflare_job" else []
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--share", share, *more]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
     assert f"Verdict: {verdict}." in done.stdout
 
 

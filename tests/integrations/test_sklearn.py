@@ -78,7 +78,7 @@ def test_columns_that_cannot_be_used_are_named(column: Column, part: str) -> Non
 
 
 def test_no_columns_and_no_model_are_told() -> None:
-    with pytest.raises(InvalidArgument, match="beside the label"):
+    with pytest.raises(InvalidArgument, match="besides the label"):
         prepare("knn", Table(()))
     with pytest.raises(InvalidArgument, match="naive-bayes, logistic"):
         prepare("oracle", Table(()))

@@ -52,7 +52,8 @@ def test_everything_runs_quickly(name, tmp_path):
     page = (tmp_path / f"{name}-quick" / "page.md").read_text("utf-8")
     assert list(results) == [item.name for item in PAPERS[name].items]
     for item in PAPERS[name].items:
-        assert results[item.name], item.name
+        if item.name != "table-2-weka":  # needs Weka
+            assert {row.name for row in item.rows} <= results[item.name].keys()
         assert f"## {item.title}" in page
         for row, value in results[item.name].items():
             assert f"| {row} | " in page

@@ -90,7 +90,7 @@ def test_digits_must_be_met_where_no_chance_is(published, ours, expected):
 
 def test_what_is_missing_is_said():
     assert standing({"published": Stated(value="1")}) == "not measured"
-    assert standing({"ours": Stated(value="1")}) == "ours alone"
+    assert standing({"ours": Stated(value="1")}) == "only ours"
     assert standing({"published": Stated(text="a bar"), "ours": Stated(value="1")}) == "cannot tell"
 
 

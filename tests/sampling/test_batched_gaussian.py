@@ -25,7 +25,7 @@ from epsilometer.sampling.samplers import (
     WithoutReplacement,
 )
 from epsilometer.sampling.stream import Arrays, Draw, philox, tail_unit, words
-from epsilometer.stats import likelihood_ratio as ratios
+from tests import printed_ratios as ratios
 from tests.conftest import cases
 from tests.oracles import FLAKE
 

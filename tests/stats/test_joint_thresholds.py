@@ -7,7 +7,7 @@ import scipy.stats
 
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import joint_thresholds
-from epsilometer.stats.binomial import jeffreys_upper
+from epsilometer.stats.binomial import upper_limit
 from epsilometer.stats.joint_thresholds import (
     Joining,
     Rates,
@@ -126,8 +126,8 @@ def test_reference_cases(inputs: dict, expected: dict, joining: Joining) -> None
         "cp@0.05": limit_rates(n_in, n_out, delta=inputs["delta"], alpha=0.05),
         "cp@0.025": limit_rates(n_in, n_out, delta=inputs["delta"], alpha=0.025),
         "jeffreys@0.05": Rates(
-            jeffreys_upper(np.arange(n_in + 1), n_in, alpha=0.05),
-            jeffreys_upper(np.arange(n_out + 1), n_out, alpha=0.05),
+            upper_limit(np.arange(n_in + 1), n_in, alpha=0.05, kind="jeffreys")[0],
+            upper_limit(np.arange(n_out + 1), n_out, alpha=0.05, kind="jeffreys")[0],
             inputs["delta"],
         ),
     }

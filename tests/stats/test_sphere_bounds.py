@@ -121,6 +121,7 @@ def test_counting_holds_where_every_threshold_has_the_full_ratio(
     assert not too_often(_wrong_at_its_tightest(bound, 500, rng), 500)
 
 
+@pytest.mark.slow
 @pytest.mark.simulation
 def test_looks_that_do_not_share_are_caught(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator

@@ -79,7 +79,7 @@ def test_without_opacus_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_paragraph_of_many_seeds_is_kept() -> None:
     runs = run_zoo(programs.list_programs("step")[-2:], seeds=2, tool=_see_nothing)
     told = describe_seeds(runs, "make zoo SEEDS=2")
-    assert "2 programs × 2 seeds, 0 of 4 runs accused (`make zoo SEEDS=2`)" in told
+    assert "2 programs × 2 seeds, 0 of 4 runs flagged (`make zoo SEEDS=2`)" in told
     page = render_page(runs[:1], seeds=told)
     assert read_seeds(page) == told
     assert read_seeds("") == ""

@@ -1,4 +1,4 @@
-r"""Bound the ε of balls in bins from above: every record picks one batch of an epoch by itself.
+r"""Bound the ε of balls in bins from above: every record picks one batch of an epoch independently.
 
 The pair that dominates (Chua et al. 2025; Feldman and Shenfeld 2025). An epoch has T batches; with
 the record, batch b, uniform on 1 … T, has mean 1 and all others 0. Without it all have mean 0. The
@@ -95,7 +95,7 @@ def allocation_epsilon(
 
 
 def _read(law: LossDistribution | None, epochs: int, delta: float) -> float:
-    """Return ε of so many epochs; infinite where too much of the law is."""
+    """Return ε of this many epochs; infinite where too much of the law is."""
     if law is None or -math.expm1(epochs * math.log1p(-law.infinite)) >= delta:
         return math.inf
     return find_epsilon([(law, epochs)], delta, rounding="up")

@@ -21,7 +21,7 @@ is the same record zeroed out. Proof, for one epoch of T batches:
    clones each is either with probability 1/2, and the target is an a with probability
    e^e/(e^e + 1), and without the record 1/(e^e + 1). Which steps these are, and all others, have
    one law with the record and without it.
-5. Masses above 1: what is no clone has at most 1 + p(m + d(p))/(1 − p) times its due, so that
+5. Masses above 1: what is not a clone has at most 1 + p(m + d(p))/(1 − p) times its due, so that
    with M = (1 + p(m + d(p))/(1 − p))^{T−1}, over E epochs,
 
        δ(ε) ≤ M^E δ_counts(ε) + E (1 + η)^E (m + e^ε η).

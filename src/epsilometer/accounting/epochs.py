@@ -2,7 +2,7 @@ r"""Tabulate the privacy loss of an epoch of shuffled batches, without sampling.
 
 One epoch of the batched Gaussian mechanism has T batches with noise of standard deviation σ. The
 target's batch has mean a + 1 with the record and a without it, all others 0 (a = 1: the worst case
-under shuffling; a = 0: nobody else contributes, as for balls in bins; a = 2B − 1: batches of B that
+under shuffling; a = 0: no one else contributes, as for balls in bins; a = 2B − 1: batches of B that
 were formed before they were shuffled). With v = exp(x/σ²) the loss of an epoch is
 
     L = −(2a + 1)/(2σ²) + ln Σ_t v_t^{a+1} − ln Σ_t v_t^a        (for a = 0 the last term is ln T)
@@ -78,7 +78,7 @@ class Epoch:
 
     @property
     def least(self) -> float:
-        """The least tail that is computed."""
+        """The smallest tail that is computed."""
         return _LEAST
 
     def tails(self, tau: float, *, points: int) -> tuple[float, float, float, float]:
@@ -146,7 +146,7 @@ class Epoch:
         return sums[keep], masses[keep]
 
     def _chance_above(self, top: float, log_k: float) -> float:
-        """Return the chance that one untouched batch's term is above ``top``, where r > 1."""
+        """Return the chance that the term of one untouched batch is above ``top``, where r > 1."""
         (end,), _ = _branches(np.array([top]), self.absent)
         return float(scipy.special.ndtr(-self.noise * (end + log_k)))
 
@@ -220,7 +220,7 @@ def convolution_power(
     widened: float = 0.0,
     tilt: float = 0.0,
 ) -> FloatArray:
-    """Return the law of the sum of so many alike terms, on so many cells, wrapped around.
+    """Return the law of the sum of this many alike terms, on this many cells, wrapped around.
 
     A transform X of masses is right to 1e-16, so that X^T would be wrong by T times as much. Near
     the frequency 0, which is all that a sum of many terms keeps, X − 1 is computed instead, as
@@ -233,7 +233,7 @@ def convolution_power(
         points: Cells of the result, the first of which is cell 0.
         widened: Variance that rounding to cells has added to one term without its tilt, in squared
             cells. It is taken off where the sum is smooth enough for that.
-        tilt: Of the masses, m e^{−tilt · cell}.
+        tilt: Tilt of the masses, m e^{−tilt · cell}.
     """
     places = np.arange(masses.size)
     origin = round(float((masses * places).sum()))  # near the mean, so that m is small
@@ -273,7 +273,8 @@ def _sum_up(values: FloatArray, origin: int) -> FloatArray:
 
 
 def _log_chance_above(end: float, values: FloatArray, law: FloatArray, terms: int) -> float:
-    """Chernoff's bound on the logarithm of the chance that so many terms sum to more than ``end``.
+    """Chernoff's bound on the logarithm of the chance that this many terms sum to more than
+    ``end``.
 
     Terms above the last of ``values`` are left out.
     """
@@ -283,7 +284,7 @@ def _log_chance_above(end: float, values: FloatArray, law: FloatArray, terms: in
 
 
 def _floor(absent: int) -> float:
-    """The least value of g."""
+    """The smallest value of g."""
     return -1.0 if absent == 0 else -(absent**absent) / (absent + 1) ** (absent + 1)
 
 
@@ -351,12 +352,12 @@ def _tails(epoch: Epoch, points: int) -> FloatArray:
 def _compose_epochs(
     epoch: Epoch, epochs: int, points: int, sparse: int = 1
 ) -> tuple[LossDistribution, LossDistribution]:
-    """The laws of L under P and of −L under Q after so many epochs.
+    """The laws of L under P and of −L under Q after this many epochs.
 
     Args:
         epoch: One of them.
         epochs: How many.
-        points: Of the FFT of sums.
+        points: Number of points of the FFT of sums.
         sparse: Only every so-manieth node and cell is used; this shows what more would change.
     """
     taus, tails = _nodes(epoch)[::sparse], _tails(epoch, points)[::sparse]
@@ -524,7 +525,7 @@ def least_noise(
 
 
 def exact_curve(epoch: Epoch, *, epochs: int, fpr: FloatArray) -> FloatArray:
-    """Return the least FNR of any attack on this pair at each FPR."""
+    """Return the smallest FNR of any attack on this pair at each FPR."""
     if epoch.reveals_the_batch():
         return gdp_curve(fpr, mu=math.sqrt(epochs) / epoch.noise)
     present, absent = _compose_epochs(epoch, epochs, _FINER // 2 * _count_points(epoch))

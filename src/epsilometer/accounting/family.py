@@ -91,7 +91,7 @@ def poisson_bound(
         full batch); independent scores. ``per="step"``: see ``noise_limit``.
 
     Args:
-        scores: Of steps or of runs.
+        scores: Scores of steps or of runs.
         sampling_rate: Probability q that a batch has a given record.
         steps: Steps T of the training whose ε is asked for.
         delta: δ, above 0.
@@ -99,7 +99,7 @@ def poisson_bound(
         per: What a score saw: a ``"step"`` in which the canary took part (inside) or did not
             (outside), or a whole ``"run"`` with the canary in the data or without it.
         rule: ``RankSum()``, or ``RankGrid()``.
-        seed: For ties, which are broken at random. Same seed, same bound.
+        seed: Seed for ties, which are broken at random. Same seed, same bound.
         adjacency: ``"add_remove"`` or ``"zero_out"``, which are the same pair here.
         adversary: Whose view the scores are computed from, in words; carried along.
 
@@ -162,7 +162,7 @@ def poisson_bound(
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseLimit:
-    """What scores say of the noise: it is at most so much.
+    """What scores say of the noise: it is at most this much.
 
     Attributes:
         noise_multiplier: Upper limit s⁺; infinite where the scores say nothing.
@@ -199,7 +199,7 @@ def noise_limit(
         confidence: One-sided.
         per: What a score saw.
         rule: How scores are judged.
-        seed: For ties.
+        seed: Seed for ties.
 
     Example:
         >>> from epsilometer import Scores
@@ -271,7 +271,7 @@ def step_power(
         sampling_rate: As of ``poisson_bound``.
         steps: Likewise.
         delta: δ of claim and bound.
-        confidence: Of the bound.
+        confidence: Confidence of the bound.
 
     Returns:
         Infinite where no ε is large enough.
@@ -365,7 +365,7 @@ def _mover(sampling_rate: float, steps: int) -> rank_sum.Move:
 
 
 def _frontier(sampling_rate: float, steps: int) -> Frontier:
-    """What noise s = 1/merit allows of an attack that sees so many steps."""
+    """What noise s = 1/merit allows of an attack that sees this many steps."""
     if sampling_rate == 1:  # a Gaussian pair, μ = √T/s
         root = math.sqrt(steps)
         return Frontier(

@@ -8,7 +8,8 @@ laws are composed by FFT, and both are done in a stated direction:
   stay (Doroshenko et al. 2022). Such a pair is easier to tell apart, so ε is never too small. The
   error falls with the square of the cell.
 - ``"down"`` rounds losses at random so that their mean does not grow. The sum of many such errors
-  is small: beyond √T cells it is rarer than any δ. So much is taken off, and ε is never too large.
+  is small: beyond √T cells it is rarer than any δ. This much is taken off, and ε is never too
+  large.
 - ``"nearest"`` gives half of a cell to either end: an estimate, whose error the caller finds.
 
 An FFT leaves rounding of about 1e-16 of the largest mass everywhere, which would drown tails of
@@ -49,10 +50,10 @@ class LossDistribution:
     """The law of a privacy loss on the grid ``start + step · (0, 1, …)``.
 
     Attributes:
-        start: The least loss.
-        step: Between losses.
-        masses: Of each loss ℓ, as mass · e^{tilt · ℓ − log_scale}. What is missing to 1 counts as a
-            loss of −∞.
+        start: The smallest loss.
+        step: Distance between losses.
+        masses: Masses of each loss ℓ, as mass · e^{tilt · ℓ − log_scale}. What is missing to 1
+            counts as a loss of −∞.
         infinite: Mass of an infinite loss.
         tilt: See ``masses``.
         log_scale: See ``masses``.
@@ -86,7 +87,7 @@ class LossDistribution:
             present: Mass of each cell under the law P whose loss this is.
             absent: Mass of each cell under Q.
             beyond: Mass under P of losses above the last cell.
-            rounding: In which direction.
+            rounding: Direction of rounding.
         """
         lower = start + step * np.arange(present.size)
         if rounding == "up":
@@ -126,7 +127,7 @@ class LossDistribution:
         return np.asarray(self.infinite + tilted * np.exp(self._log_factor(first)))
 
     def epsilon(self, delta: float) -> float:
-        """Find the least ε ≥ 0 with δ(ε) ≤ ``delta``."""
+        """Find the smallest ε ≥ 0 with δ(ε) ≤ ``delta``."""
         delta -= self.infinite
         if delta <= 0:
             return math.inf
@@ -182,7 +183,7 @@ Parts: TypeAlias = Sequence[tuple[LossDistribution, int]]
 def compose(
     parts: Parts, *, rounding: Rounding, tilt: float = 0.0, outside: float = _OUTSIDE
 ) -> LossDistribution:
-    """Return the law of a sum of independent losses: so many of each, all on grids of one step.
+    """Return the law of a sum of independent losses: this many of each, all on grids of one step.
 
     What the FFT and its finite window can do to δ is added (``"up"``) or taken off (``"down"``), so
     the direction of rounding survives. Only laws without a tilt are composed.
@@ -190,7 +191,7 @@ def compose(
     Args:
         parts: Laws, and how many of each.
         rounding: That of the laws.
-        tilt: Of the result.
+        tilt: Tilt of the result.
         outside: Mass of the tilted result that may lie outside the window of the FFT.
     """
     step = parts[0][0].step
@@ -229,7 +230,7 @@ def _sum_powers(rate: float, count: int) -> float:
 def convolve(
     parts: Sequence[tuple[FloatArray, int]], *, outside: float = _OUTSIDE
 ) -> tuple[int, FloatArray, float]:
-    """Convolve masses on the cells 0, 1, …, so many times each, by FFT.
+    """Convolve masses on the cells 0, 1, …, this many times each, by FFT.
 
     Args:
         parts: Masses that sum to about 1, and how often each is taken.
@@ -339,10 +340,10 @@ def find_epsilon(parts: Parts, delta: float, *, rounding: Rounding) -> float:
 def _choose_tilts(parts: Parts, delta: float) -> Iterator[tuple[float, float]]:
     """Yield tilts to try, the last of them 0, and the mass that may lie outside of each window.
 
-    Rényi accounting tells where ε is about: at the least ε(λ) over orders λ + 1. A tilt t makes
+    Rényi accounting tells where ε is about: at the smallest ε(λ) over orders λ + 1. A tilt t makes
     δ there e^{tε} / E[e^{tL}] times as large beside the rounding of the FFT, most at t = λ. The
-    least tilt that suffices is tried first, since tilted laws are wide; then t = λ. Some cells will
-    do for that.
+    smallest tilt that suffices is tried first, since tilted laws are wide; then t = λ. Some cells
+    will do for that.
     """
     gathered, variance = [], 0.0
     for law, times in parts:

@@ -18,7 +18,7 @@ def scale_noise(parts: Parts) -> CurveFamily:
     """Return the mechanisms whose noise is that of ``parts`` divided by one number, the leak.
 
     Guarantee: no curve is above the true one, so that no more is refuted than is false.
-    Assumption: each canary is in every batch by a coin of its own, with the stated chance.
+    Assumption: each canary is in every batch by its own coin, with the stated chance.
 
     Args:
         parts: Triples of noise multiplier, sampling rate below 1, and steps, as accounted for.

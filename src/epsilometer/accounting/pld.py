@@ -63,7 +63,7 @@ class SampledGaussian:
     steps: int
 
     def find_ends(self, reach: float) -> tuple[float, float]:
-        """Return the least loss of a step, and that of so many standard deviations."""
+        """Return the smallest loss of a step, and that of this many standard deviations."""
         half, wide = 0.5 / self.noise / self.noise, reach / self.noise
         if self.rate == 1:
             return half - wide, half + wide
@@ -269,7 +269,8 @@ def poisson_noise(
     steps: int,
     adjacency: Adjacency = "add_remove",
 ) -> float:
-    """Return the least noise multiplier with which Poisson-sampled DP-SGD is (ε, δ)-DP, to 1e-5."""
+    """Return the smallest noise multiplier with which Poisson-sampled DP-SGD is (ε, δ)-DP, to
+    1e-5."""
     _validate.positive(epsilon=epsilon)
     _validate.open_unit(delta=delta)
     _validate_adjacency(adjacency)
@@ -296,15 +297,8 @@ def poisson_noise(
     return math.exp(low + found)
 
 
-def full_batch_epsilon(*, noise_multiplier: float, steps: int, delta: float) -> float:
-    """Return the ε of DP gradient descent where every record takes part in every step."""
-    return poisson_epsilon(
-        noise_multiplier=noise_multiplier, sampling_rate=1.0, steps=steps, delta=delta
-    )
-
-
 def full_batch_noise(*, epsilon: float, delta: float, steps: int) -> float:
-    """Return the least noise multiplier of full-batch DP gradient descent for (ε, δ)."""
+    """Return the smallest noise multiplier of full-batch DP gradient descent for (ε, δ)."""
     return poisson_noise(epsilon=epsilon, delta=delta, sampling_rate=1.0, steps=steps)
 
 
@@ -316,7 +310,7 @@ def poisson_curve(
     steps: int,
     adjacency: Adjacency = "add_remove",
 ) -> FloatArray:
-    """Return the least FNR that the privacy profile of Poisson-sampled DP-SGD allows."""
+    """Return the smallest FNR that the privacy profile of Poisson-sampled DP-SGD allows."""
     _validate.rates(fpr=fpr)
     _validate_adjacency(adjacency)
     parts = _read_parts([(noise_multiplier, sampling_rate, steps)])

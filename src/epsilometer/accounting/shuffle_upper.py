@@ -134,8 +134,8 @@ def sufficient_noise(
 ) -> float:
     """Compute a noise multiplier with which (ε, δ) is surely kept, and little more.
 
-    Guarantee: so much noise, and more, keeps the claim. Less may keep it too: ``shuffle_noise`` is
-        what is necessary. Infinite where nothing is proved.
+    Guarantee: this much noise, and more, keeps the claim. Less may keep it too: ``shuffle_noise``
+        is what is necessary. Infinite where nothing is proved.
     Assumption: as of ``shuffle_upper``.
 
     Args:

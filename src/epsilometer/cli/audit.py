@@ -89,11 +89,11 @@ def estimate(
     if (file is None) == (options.config is None):
         raise InvalidArgument("Expected FILE or --config FILE.toml, got neither or both.")
     if file is not None and options.delta is None:
-        raise InvalidArgument("Expected --delta beside FILE, got none: 1e-5, say.")
+        raise InvalidArgument("Expected --delta with FILE, got none: 1e-5, say.")
     source = None if file is None else {"type": "score-file", "path": str(file)}
     if attack is not None:
         if source is None:
-            raise InvalidArgument("Expected FILE beside --attack, got none.")
+            raise InvalidArgument("Expected FILE with --attack, got none.")
         source["attack"] = attack
     call = make_call("Scores", settings, options, source=source)
     end_audit(run_call(call, options), options)
@@ -140,7 +140,7 @@ def make_call(
     delta: float | None = None,
     seeded: bool = False,
 ) -> Call:
-    """Return the call that a file describes, with what options say in place of the file's.
+    """Return the call that a file describes, with options in place of the file's settings.
 
     Args:
         subject: Name of the subject.
@@ -175,7 +175,7 @@ def make_call(
 
 
 def run_call(call: Call, options: Options, *, data: Path | None = None) -> Audit:
-    """Run a call as options say; if interrupted, say how to go on.
+    """Run a call as the options say; if interrupted, say how to continue.
 
     Args:
         call: What is audited.

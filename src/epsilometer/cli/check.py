@@ -91,7 +91,7 @@ def check(
         check_signature(file / RESULT if file.is_dir() else file, key)
     found = verify_run(file, trust=trust, data=data) if verify else load(file)
     if claim is None and delta is not None:
-        raise InvalidArgument("Expected --claim beside --delta, got none.")
+        raise InvalidArgument("Expected --claim with --delta, got none.")
     if claim is not None:
         if found.find(RuleFinding):
             raise InvalidArgument(

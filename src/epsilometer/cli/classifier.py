@@ -164,7 +164,7 @@ def _complete_fitted(source: dict[str, Any], settings: dict[str, Any], options: 
     if options.trust:
         source["reader"] = load_trusted
     if "model_file" in settings:
-        raise InvalidArgument("Expected no --model-file beside --model FILE, which is searched.")
+        raise InvalidArgument("Expected no --model-file with --model FILE: that file is searched.")
     if settings.get("published_as") != "file":
         settings["model_file"] = None
     if "recipe" in source:

@@ -1,7 +1,7 @@
 """Check what is installed and works here: ``epsilometer doctor``.
 
-Nothing here imports a package that might be broken. Packages are imported in a process of their
-own: one that raises, hangs or kills its process is a line in the answer.
+Nothing here imports a package that might be broken. Each is imported in a separate process: one
+that raises, hangs or kills its process is a line in the answer.
 """
 
 import os
@@ -130,7 +130,7 @@ class Check:
 def doctor(address: str | None, as_json: bool) -> None:
     """Check what is installed and whether it works.
 
-    Imports every package in a process of its own, computes a bound, and has two workers run a
+    Imports every package in a separate process, computes a bound, and has two workers run a
     unit each. Exit code 0 if epsilometer works, whatever extras are missing; 3 if it does not; 2
     if no scheduler answers at --address.
 
@@ -178,12 +178,12 @@ def _show(checks: list[Check]) -> None:
 
 
 def examine(*, address: str | None = None) -> list[Check]:
-    """Check all of it, in the order in which it is shown.
+    """Run all checks, in the order in which they are shown.
 
     Guarantees: a package that cannot be imported, for whatever reason, is a check like any other.
 
     Args:
-        address: Of a Dask scheduler to be reached, if any.
+        address: Address of a Dask scheduler to be reached, if any.
     """
     core, extras = list_requirements()
     checks: list[Callable[[], Iterable[Check]]] = [

@@ -46,6 +46,7 @@ from epsilometer.cli.options import (
         "views": "Judge these views of training, separated by commas.",
         "canaries": "Audit one more run with N canaries.",
         "device": "Train on cpu or cuda.",
+        "precision": "Multiply numbers of this precision.",
     },
     into="settings",
     special={"sampler": SAMPLER, "optimizer": OPTIMIZER},

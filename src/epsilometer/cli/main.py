@@ -149,7 +149,7 @@ class _Commands(click.Group):
 
 
 def _leave_pipe() -> NoReturn:
-    """Exit where nobody reads on, as in `… | head`: that is no fault, and no verdict either."""
+    """Exit where the reader has stopped, as in `… | head`: neither a fault nor a verdict."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is flushed at the end
     raise SystemExit(_PIPE_CLOSED)
 

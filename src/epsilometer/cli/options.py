@@ -39,8 +39,8 @@ class Options:
         trust: Import the functions that a file names.
         claim: The claimed ε.
         delta: δ.
-        confidence: Of all bounds together.
-        seed: From which all randomness follows.
+        confidence: Confidence of all bounds together.
+        seed: Seed of all randomness.
         until: When to stop early.
         out: Directory of the run.
         engine: What executes units of work; None for the subject's own choice.
@@ -331,7 +331,7 @@ def audit_options(
     home: str | None = None,
     out: bool = True,
 ) -> Decorator:
-    """Add the options of a command that audits, and hand them to it as ``options``.
+    """Add the options of a command that audits, and pass them to it as ``options``.
 
     Args:
         config: Whether a file may hold its settings.
@@ -399,7 +399,7 @@ def field_options(
         into: Name of the dictionary among the command's arguments.
         special: Types of fields that are no plain values.
         defaults: What help shows as default where the class has none.
-        repeated: Fields of several values, each given by an option of its own.
+        repeated: Fields of several values, each given by its own option.
     """
     hints = typing.get_type_hints(cls)
     known = {field.name: field.default for field in dataclasses.fields(cls)}

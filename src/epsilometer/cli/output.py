@@ -40,7 +40,7 @@ def say_title(text: str) -> None:
 
 
 def word_error(error: EpsilometerError) -> str:
-    """Return what a terminal, and so a log, may show of an error."""
+    """Return what terminals and logs may show of an error."""
     if shows_errors() or str(error) == error.shareable:
         return one_line(str(error))
     return one_line(
@@ -50,7 +50,7 @@ def word_error(error: EpsilometerError) -> str:
 
 
 def show(*renderables: "RenderableType") -> None:
-    """Print for people: with colours on a terminal, plain and of fixed width elsewhere."""
+    """Print text: with colours on a terminal, plain and of fixed width elsewhere."""
     from rich import console
 
     wide = None if sys.stdout.isatty() else _PLAIN_WIDTH

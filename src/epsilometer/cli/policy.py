@@ -17,7 +17,8 @@ _OUTCOMES: dict[int, annotations.Outcome] = {0: "passed", 1: "failure", 4: "erro
 
 
 def end_policy(path: Path, form: str) -> None:
-    """Check every audit that a policy requires, say what was found, and exit with the gravest."""
+    """Check every audit that a policy requires, say what was found, and exit with the most
+    severe."""
     checks = check_policy(read_policy(path), path.parent)
     code = 1 if any(each.exit_code == 1 for each in checks) else max(c.exit_code for c in checks)
     say(_word(checks, code, form))
@@ -57,7 +58,7 @@ def apply_policy(
 
     Args:
         path: The policy; None where there is none.
-        section: Of it, with limits that are named as those given.
+        section: Section of the policy, with limits named like the options.
         given: Limits by name; None where an option was not used.
         options: Whose confidence the policy may set.
     """

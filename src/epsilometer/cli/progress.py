@@ -86,7 +86,7 @@ class _Warnings:
 
 
 class _Pace:
-    """Units per second since this call began; units finished before it do not count."""
+    """Units per second since this call began, without units that were finished before."""
 
     def __init__(self) -> None:
         self.begin(0)

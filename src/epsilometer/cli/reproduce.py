@@ -1,4 +1,4 @@
-"""Measure what papers published, beside their numbers: ``epsilometer reproduce``.
+"""Measure what papers published, and compare the numbers: ``epsilometer reproduce``.
 
 A folder per paper holds its ``paper.toml`` and scripts. The file lists tables and figures: for each
 a function that measures it, with quick and full settings. Rows hold what was published and what the
@@ -29,17 +29,17 @@ Setting = Literal["same", "other"]
 
 
 class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody says of a row: numbers, or words where there are none.
+    """What someone says of a row: numbers, or words where there are none.
 
     Attributes:
         value: A number as printed, or several with ", " between them.
         spread: Standard deviation over runs of each, where it is known.
-        runs: Of how many runs it is the mean; 0 stands for what the item says.
+        runs: Number of runs it averages; 0: as the item says.
         low: The least it can be, where what it follows from is printed in few digits.
         high: The most.
         text: What is said where no number is printed.
-        note: Of what it is, where that is not what the row names.
-        seed: Of the runs; −1 stands for what the item says.
+        note: What it measures, where that differs from the row.
+        seed: Seed of the runs; −1 stands for what the item says.
     """
 
     value: str = ""
@@ -73,7 +73,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         at_most: Ours is not larger.
         equals: Ours is the same.
         near: Ours is within two standard errors of them.
-        shape: Of a list: it rises, jumps after the first number and then stays, or stays.
+        shape: Shape of a list: it rises, jumps after the first number and then stays, or stays.
         part: Which number of a list is compared, from 1.
     """
 
@@ -93,7 +93,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Attributes:
         name: What it is of; functions that measure call it so, too.
         published: What is printed; empty where only ours is there.
-        ours: What the full call found; empty where nobody has run it.
+        ours: What the full call found; empty where no one has run it.
         exact: Whether no chance is in it, so that printed digits must be met.
         setting: Whether data and size are the paper's; empty stands for what the item says.
         expect: What is demanded where digits cannot be compared.
@@ -126,9 +126,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         rows: What was published.
         command: How ``ours`` was made, where it was not by the full call.
         setting: Whether data and size are the paper's.
-        published_runs: Of how many runs a published number is the mean.
-        runs: Of how many ours is.
-        seed: Of ours; scripts derive their streams from it, or from their settings.
+        published_runs: Number of runs that a published number averages.
+        runs: Number of runs that ours averages.
+        seed: Seed of our runs; scripts derive their streams from it, or from their settings.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         name: As on the command line.
-        key: In the bibliography.
+        key: Its key in the bibliography.
         about: What is reproduced, in a line.
         quick_takes: How long the quick call is.
         full_needs: What the full one needs.
@@ -173,7 +173,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """How a paper is measured.
 
     Attributes:
-        full: In full, or quickly.
+        full: Whether to run in full, or quickly.
         data: The folder of data, if there is one.
         device: Of what is trained.
         out: Where everything goes.
@@ -273,7 +273,7 @@ def read_paper(path: Path) -> Paper:
 
 
 def measure(paper: Paper, item: Item, call: Call) -> dict[str, str]:
-    """Return what is measured of an item, by row; written down, and read again by the same call."""
+    """Return the measurements of an item, by row; stored, and read by the same call later."""
     data = _find_data(item, call)
     settings = dict(item.full if call.full else item.quick)
     asked = {
@@ -318,7 +318,7 @@ def _hash_file(path: Path) -> str:
 
 @contextmanager
 def import_from(folder: Path) -> Iterator[None]:
-    """Let scripts of a folder import each other by name; another folder's may have the same."""
+    """Let scripts of a folder import each other by names that other folders may use too."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
@@ -345,7 +345,7 @@ def write_results(paper: Paper, call: Call) -> Path:
 
 
 def make_page(paper: Paper, found: Mapping[str, Mapping[str, str]], call: Call) -> str:
-    """Return published beside measured, as Markdown."""
+    """Return published and measured numbers side by side, as Markdown."""
     how = "in full" if call.full else "quickly: directions, not digits"
     lines = [f"# {paper.about}", "", f"`{paper.key}`, measured {how}.", ""]
     for item in paper.items:

@@ -42,20 +42,20 @@ class DropoutOnRecords:
         model: Which network.
         dropout: Fraction of neurons that is dropped.
         hidden: Neurons of the dense layer; 512, of an MLP 64.
-        filters: Of both convolutions.
+        filters: Filters of both convolutions.
         kernel: Side of their patches.
         padding: Around images.
         batch_size: Records per batch; the expected number where it varies.
-        learning_rate: Of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         epochs: Passes over the records.
-        momentum: Of SGD.
+        momentum: Momentum of SGD.
         noise_multiplier: Noise over clipping norm; 0 for plain SGD.
         clip_norm: 1 where there is noise, none where there is not.
         sampler: How batches are drawn; by Poisson sampling by default.
         device: "cpu" or "cuda".
         record: How the record is chosen; by shadow models, except for the random ones.
         shadows: How many shadow models.
-        seed: Of that choice.
+        seed: Seed of that choice.
 
     Example:
         >>> from epsilometer.cli.sources import DropoutOnRecords
@@ -190,7 +190,7 @@ class DropoutOnRecords:
             if len(shadow) < training.batch_size:
                 raise InvalidArgument(
                     f"Expected shadow of a batch or more with record={way!r}, got {len(shadow)}: "
-                    "shadow models are trained on records of their own."
+                    "shadow models are trained on separate records."
                 )
             many, own = replace(training, runs=self.shadows), rng.spawn(1)[0]
             shadows = many.train(features[shadow], labels[shadow], rng=own)

@@ -65,7 +65,7 @@ def make_app(folder: Path, token: str, *, between: float = _BETWEEN) -> Starlett
         answered.
 
     Args:
-        folder: With runs in it, at any depth.
+        folder: A folder that contains runs, at any depth.
         token: That whoever asks must have.
         between: Seconds between two looks at a run.
     """

@@ -16,7 +16,7 @@ _BETWEEN = 1.0  # seconds
 
 
 def watch_run(directory: Path, *, between: float = _BETWEEN) -> RunState:
-    """Show how far a run is until nobody works on it any more; return how it ended."""
+    """Show how far a run is until no one works on it any more; return how it ended."""
     state = read_state(directory)
     with Live(show_state(state), auto_refresh=False) as live:
         while state.state == "running":

@@ -1,4 +1,4 @@
-"""Check what a server averaged, by how much its residuals lean towards other means."""
+"""Check a server's average by how far its residuals lean towards other means."""
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
@@ -31,7 +31,7 @@ class LeanCheck(EvidenceCheck):
     """
 
     def begin(self) -> None:
-        """Begin with nothing seen."""
+        """Begin without observations."""
         self._bets, self._information, self._seen = Bets(), 0.0, 0
         self._along: tuple[float, float] = (0.0, 0.0)
 
@@ -43,7 +43,7 @@ class LeanCheck(EvidenceCheck):
         Args:
             ended: The round.
             shifts: In units of noise.
-            number: Of the round.
+            number: Number of the round.
             more: Leans that are known already.
         """
         residual = ended.split(ended.residual)
@@ -180,7 +180,7 @@ class ClientWeight(EvidenceCheck):
     missing = "clients are not known, or they are too few, or too short beside the noise"
 
     def begin(self) -> None:
-        """Begin with nothing seen."""
+        """Begin without observations."""
         self._leans: dict[Hashable, tuple[Lean, float]] = {}  # with the logarithm of a weight
         self._seen = 0
 
@@ -232,7 +232,7 @@ class ClippedCount(EvidenceCheck):
     expected = "the number of clipped updates has the accounted noise"
 
     def begin(self) -> None:
-        """Begin with nothing seen."""
+        """Begin without observations."""
         self._bets, self._squares, self._seen = Bets(), 0.0, 0
 
     def see(self, residual: float, number: int) -> None:
@@ -271,7 +271,7 @@ class ReplyNorms:
         self._largest = max(self._largest or 0.0, *ended.norms)
 
     def check(self) -> Check:
-        """Return what was seen so far."""
+        """Return the observations so far."""
         name, expected = "norms of replies", "replies are no longer than the accounted norm"
         if self._largest is None:
             return leave_untested(name, expected, "the server clips, replies may be longer")

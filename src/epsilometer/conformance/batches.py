@@ -58,7 +58,7 @@ def make_neighbour(batch: Any, neighbour: Neighbour) -> Any:
 
 
 def take_records(batch: Any, places: Sequence[int]) -> Any:
-    """Return the batch of the records at some places, in their order; a place may come twice."""
+    """Return the batch of the records at some places, in their order; a place may occur twice."""
 
     def take(column: Any, name: str) -> Any:
         if isinstance(column, list):

@@ -56,8 +56,8 @@ class Books:
         """Keep one step.
 
         Args:
-            noise_multiplier: With which noise was drawn in this step.
-            rate: At which records were drawn for it; None where that is not known.
+            noise_multiplier: Noise multiplier with which noise was drawn in this step.
+            rate: Rate at which records were drawn for it; None where that is not known.
         """
         _validate.at_least(0, noise_multiplier=noise_multiplier)
         if rate is not None:
@@ -79,10 +79,10 @@ class Books:
         before: Sequence[Booked] = (),
         taken_before: int | None = None,
     ) -> tuple[Check, ...]:
-        """Return what the books say beside what happened.
+        """Compare the books with what happened.
 
         Args:
-            history: Of the accountant now: (noise multiplier, rate, steps), in order.
+            history: History of the accountant now: (noise multiplier, rate, steps), in order.
             before: The same when the watch began.
             taken_before: Steps that the optimiser's state counted then; None where it counts none.
         """

@@ -19,7 +19,7 @@ class CarryoverCheck(EvidenceCheck):
     Momentum of sums before noise, gradients that are not cleared, and noise meant for one step
     that covers several show here. The noise of a step is independent of who was in steps before.
 
-    Guarantee: at most a share ``level`` of right programs is ever accused, whenever it is stopped.
+    Guarantee: at most a share ``level`` of right programs is ever flagged, whenever it is stopped.
     Assumption: components of the noise in the canaries' directions are independent, Gaussian and
         of one scale, given all earlier steps.
 
@@ -40,7 +40,7 @@ class CarryoverCheck(EvidenceCheck):
     missing = "fewer than two steps with canaries"
 
     def begin(self) -> None:
-        """Begin with nothing seen."""
+        """Begin without observations."""
         self._earlier: deque[FloatArray] = deque(maxlen=_LAGS)
         self._logs: dict[int, FloatArray] = {}
         self._sums: dict[int, tuple[float, float]] = {}
@@ -84,7 +84,7 @@ class CarryoverCheck(EvidenceCheck):
         return max(map(self._share, self._sums)), None, None
 
     def describe(self) -> str:
-        """Say how much of which canaries is still there."""
+        """Say how much of which canaries is still present."""
         lag = max(self._sums, key=self._share)
         before = "1 step" if lag == 1 else f"{lag} steps"
         return f"{self._share(lag):.2g} of canaries of {before} before, at most"

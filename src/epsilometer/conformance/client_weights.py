@@ -1,4 +1,4 @@
-"""Estimate what every client weighs in a release, by regression on the updates of all clients.
+"""Estimate the weight of every client in a release, by regression on all updates.
 
 A right server may take less of an update than accounted for, or clip it differently. So what is
 looked at is blind to that: parts of an update that no other update has, and parts of a median that
@@ -36,12 +36,13 @@ class SampledUpdates:
     """Some coordinates of every clipped update of a round, as many as memory allows.
 
     Args:
-        sizes: Of the arrays that are joined in an update.
+        sizes: Sizes of the arrays that are joined in an update.
 
     Attributes:
         clients: Who sent each update; None where that is not known.
-        norms: Of updates before clipping, in clipping norms.
-        by_layer: By what arrays would be longer, were each clipped by itself, ``(arrays,)`` each.
+        norms: Norms of updates before clipping, in clipping norms.
+        by_layer: Factors by which arrays would be longer, were each clipped by itself,
+            ``(arrays,)`` each.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -233,7 +234,7 @@ class WeightEstimates:
         return self._lean_to_group(3)
 
     def list_clients(self) -> Iterator[tuple[Hashable, Lean]]:
-        """Yield clients that are known, each with the lean towards counting it twice."""
+        """Yield known clients, each with the evidence that it counts twice."""
         excess = self._find_excess(0)
         for client, along, square in zip(self.clients, excess, self._square[0], strict=True):
             if client is not None:

@@ -22,7 +22,7 @@ class LoudRecord:
     """What a sum shows of a record in a random direction, in one part of the parameters.
 
     Attributes:
-        part: Of the parameters, in words.
+        part: Part of the parameters, in words.
         size: Coordinates.
         along: Component of the sum in the record's direction, in clipping norms.
         square: Squared norm of the sum, in the same units.
@@ -42,7 +42,7 @@ class ClippingWatch:
     Where sums with and without the record can be subtracted, the norm of the difference is taken as
     it is.
 
-    Guarantee: at most a share ``level`` of right programs is ever accused.
+    Guarantee: at most a share ``level`` of right programs is ever flagged.
     Assumption: directions are uniform on the sphere, redrawn for each batch, and unknown to the
         program.
 
@@ -62,7 +62,7 @@ class ClippingWatch:
 
     @property
     def sensitivity(self) -> float:
-        """The largest norm, in clipping norms, that a record was seen to add; 0 if none was."""
+        """The largest norm, in clipping norms, that a record added; 0 if none was observed."""
         return self._difference[0]
 
     def see(self, sums: Sequence[LoudRecord], *, rounding: float = 0.0) -> None:
@@ -114,7 +114,7 @@ class ClippingWatch:
             self._crossed = self._batches + self._exact
 
     def check(self) -> Check:
-        """Return what was seen so far."""
+        """Return the observations so far."""
         if not self._batches and not self._exact:
             return leave_untested(NAME, _EXPECTED, self._missing)
         norm, _, what = self._difference

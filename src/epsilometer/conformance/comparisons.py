@@ -58,7 +58,7 @@ def choose_compared(
     these parts as well.
 
     Args:
-        shapes: Of the tensors, with at least one axis.
+        shapes: Shapes of the tensors, with at least one axis.
         total: Coordinates of all blocks together, about; and of all beginnings together.
         most: Coordinates of one block, or of one beginning.
 

@@ -1,6 +1,6 @@
 """Check batches of records, one after the other, against Poisson sampling.
 
-Each check has evidence of its own: likelihood ratios of a batch, given all earlier ones.
+Each check has its own evidence: likelihood ratios of a batch, given all earlier ones.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class Past:
         self._batches: Counter[bytes] = Counter()
 
     def begin_epoch(self) -> None:
-        """Begin an epoch: no record has been drawn in it yet."""
+        """Begin an epoch, in which no record has been drawn yet."""
         self._epoch, self._new = self._epoch + 1, self.records
 
     def compare(self, batch: IntArray, rate: float) -> Draw:
@@ -85,7 +85,7 @@ class Past:
             self._sizes[batch.size] += 1
 
     def _groups(self) -> list[tuple[int, int]]:
-        """Return, for each share, the least count and the number of records that have it."""
+        """Return, for each share, the smallest count and the number of records that have it."""
         above = np.cumsum(self._often[::-1])[::-1]  # drawn k times or more
         if above.size == 1:
             return [(1, 0)] * len(_OFTEN_SHARES)

@@ -58,10 +58,10 @@ class EvidenceCheck:
 
     Args:
         shares: Checks that share the level.
-        level: Chance of accusing a right program, for all of them together.
+        level: Chance of flagging a right program, for all of them together.
 
     Attributes:
-        name: Of the check.
+        name: Name of the check.
         expected: What a right program shows, in words.
         missing: Why nothing was tested, where nothing was.
         steady: Whether it needs residuals that are noise alone.
@@ -84,7 +84,7 @@ class EvidenceCheck:
         self.begin()
 
     def begin(self) -> None:
-        """Begin with nothing seen."""
+        """Begin without observations."""
 
     def compute_evidence(self) -> float | None:
         """Return the evidence at this step; None where nothing was tested yet."""

@@ -1,4 +1,4 @@
-"""Look for noise that anybody can draw again: generators seeded with numbers that are guessed."""
+"""Look for noise that anyone can draw again: generators seeded with numbers that are guessed."""
 
 import sys
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ _EXPECTED = "noise is not that of a small number as a seed"
 class GuessedNoise:
     """Compare the noise of every round with what guessable seeds draw.
 
-    Guarantee: chance accuses fewer than one right run in a million. A generator that is seeded
+    Guarantee: chance flags fewer than one right run in a million. A generator that is seeded
         once, at the start, is a remark: runs that must be repeatable are seeded so.
 
     Example:
@@ -56,7 +56,7 @@ class GuessedNoise:
                     return
 
     def check(self) -> Check:
-        """Return what was seen so far."""
+        """Return the observations so far."""
         if not self._tested:
             return leave_untested(_NAME, _EXPECTED, "no array has 24 weights")
         outcome = judge.judge_limit(self._matched, limit=1)

@@ -51,7 +51,7 @@ class LoaderWatch:
         self._begin()
 
     def close(self) -> None:
-        """Record no more; the loader is as it was."""
+        """Stop recording and restore the loader."""
         self._open = False
         if type(self._sampler) is self._watched:
             self._sampler.__class__ = self._type
@@ -73,7 +73,7 @@ class LoaderWatch:
 
         Args:
             participation: Who sees them.
-            rate: At which they are booked, where that is not always the same.
+            rate: Rate at which they are booked, where that is not always the same.
         """
         unfed, self._unfed = self._unfed, []
         for epoch, indices in unfed:
@@ -160,7 +160,7 @@ def find_type(sampler: Any) -> type:
 
 
 def read_indices(item: Any, records: int) -> IntArray | None:
-    """Return the indices of a batch from 0 on, None where they are none.
+    """Return the indices of a batch; None where they are not indices.
 
     Example:
         >>> read_indices([3, 1, -1], 10), read_indices(4, 10), read_indices(["a"], 10)

@@ -35,13 +35,13 @@ class Neighbour:
     """A batch that differs from the given one in one record, or has all others alike.
 
     Attributes:
-        place: Of the record that changes.
+        place: Place of the record that changes.
         other: Place of another record.
         change: What happens to the record.
-        factor: By which its numbers are multiplied, where it is scaled.
+        factor: Factor by which its numbers are multiplied, where it is scaled.
         alike: Whether all other records of the batch are the one at ``other``.
-        weights: By which the program's parameters are multiplied before the step. Sensitivity is
-            limited whatever the parameters are.
+        weights: Weights by which the program's parameters are multiplied before the step.
+            Sensitivity is limited whatever the parameters are.
     """
 
     place: int
@@ -69,7 +69,7 @@ class Replayed:
 
     Attributes:
         released: As its replayer measures it; empty where the step raised an error.
-        state: Of all generators afterwards.
+        state: State of all generators afterwards.
         error: What the step raised; empty where nothing.
         refused: Why the step was not taken, or cannot be compared; empty where it can.
     """

@@ -22,7 +22,7 @@ class NoiseCheck(EvidenceCheck):
     """A check of the residual noise of every step."""
 
     def see(self, step: StepSummary, number: int) -> None:
-        """Take the next step, which has this number."""
+        """Add the next step, which has this number."""
         raise NotImplementedError
 
 

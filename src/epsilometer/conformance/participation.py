@@ -31,7 +31,7 @@ class ParticipationWatch:
     that repeat. Their evidence is made of likelihood ratios, each given all earlier batches. Two
     checks are exact: a record twice in a batch, and more gradient rows than records drawn.
 
-    Guarantee: at most a share ``level`` of right runs is ever accused, whenever it is stopped. It
+    Guarantee: at most a share ``level`` of right runs is ever flagged, whenever it is stopped. It
         does not depend on how batches are divided into epochs.
     Assumption: in a right run every record enters every batch independently, all with the same
         chance, at most the booked rate. Fewer records than the rate says are a remark.
@@ -39,7 +39,7 @@ class ParticipationWatch:
     Args:
         records: Records of the training set.
         rate: The booked rate of a batch, in (0, 1].
-        level: Chance of accusing a right run, for all checks together.
+        level: Chance of flagging a right run, for all checks together.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -67,14 +67,14 @@ class ParticipationWatch:
         self._excess: tuple[int, int, int] | None = None  # step, records drawn, rows
 
     def begin_epoch(self) -> None:
-        """Begin an epoch: no record has been drawn in it yet."""
+        """Begin an epoch, in which no record has been drawn yet."""
         self._past.begin_epoch()
 
     def see(self, indices: Sequence[int] | IntArray, *, rate: float | None = None) -> None:
         """Take the next batch, as the sampler drew it.
 
         Args:
-            indices: Of its records, from 0 to ``records − 1``, in any order.
+            indices: Indices of its records, from 0 to ``records − 1``, in any order.
             rate: The booked rate of this batch, where it is not always the same.
         """
         booked = self.rate if rate is None else rate

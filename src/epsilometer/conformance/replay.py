@@ -140,7 +140,7 @@ def replay_step(
         batch: Tuple of arrays with records on axis 0, an array, or a list of records.
         clip_norm: C, to which every record's contribution is clipped.
         records: How many records are tried.
-        seed: From which the generators come.
+        seed: Seed from which the generators come.
 
     Returns:
         The checks of replaced and removed records.

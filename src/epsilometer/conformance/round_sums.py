@@ -30,11 +30,13 @@ class AccountedMean:
     Attributes:
         noise_multiplier: σ, in units of what one client may add.
         clip_norm: C, of a client's whole update; or one norm per array, by its name.
-        clients: By what the sum is divided, where that is fixed; None for the number of replies.
+        clients: Number by which the sum is divided, where that is fixed; None for the number of
+            replies.
         weights: ``equal``, or ``examples`` where updates weigh by their numbers of examples.
         clipped_by: ``server``, or ``clients`` where their replies are clipped already.
-        server_rate: By what the noisy mean is multiplied. None where that may be any number, in
-            every round another one: then noise is compared with the mean that was released.
+        server_rate: Number by which the noisy mean is multiplied. None where that may be any
+            number, in every round another one: then noise is compared with the mean that was
+            released.
         noise: Correlated noise that is declared, as of ``conformance.whitening.Whitening``.
         without: Patterns of names of arrays that are neither clipped nor released with noise.
 
@@ -96,7 +98,7 @@ class RoundSums:
         raw: The mean of updates that were not clipped.
         heavier: What weights by examples would add to clients with more examples than usual.
         sample: Some coordinates of every clipped update.
-        norms: Of the replies of real clients, in units of the clipping norm.
+        norms: Norms of the replies of real clients, in units of the clipping norm.
     """
 
     def __init__(

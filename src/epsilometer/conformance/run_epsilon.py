@@ -49,7 +49,7 @@ class NoiseGroup:
         steps: How many steps.
         tensors: (name, residuals, sum of their squares) of each tensor, over all these steps.
         quietest: (number of the step in the run, residuals, sum of their squares) of the tensor
-            with the least noise in that step, or of all tensors together. Steps may be left out.
+            with the smallest noise in that step, or of all tensors together. Steps may be left out.
     """
 
     noise_multiplier: float
@@ -123,10 +123,10 @@ def bound_epsilon_of_run(
     """Bound the ε of a run from below, by the noise that was seen and the accountant's lower end.
 
     Upper limits on the noise of every tensor, and of all together, hold at once (Bonferroni) and
-    whenever the run is stopped. The least of them goes through an accountant that rounds down. Half
-    of the level is for limits over all steps with the same booked noise, half for limits in single
-    steps, which find a step without noise. The larger ε is the bound. What arithmetic of 8 bits may
-    take off the noise, 0.4 %, is not held against the program.
+    whenever the run is stopped. The smallest of them goes through an accountant that rounds down.
+    Half of the level is for limits over all steps with the same booked noise, half for limits in
+    single steps, which find a step without noise. The larger ε is the bound. What arithmetic of 8
+    bits may take off the noise, 0.4 %, is not held against the program.
 
     Guarantee: the bound exceeds the ε of the run with probability at most ``1 - confidence``.
     Assumption: noise is Gaussian and independent, of one scale for each tensor and booked noise.
@@ -143,7 +143,7 @@ def bound_epsilon_of_run(
         sampling: How batches are drawn. ``"shuffle"`` takes an epoch to have 1/rate steps.
 
     Returns:
-        The bound; infinite where some tensor has no noise. ``threshold`` is the least noise
+        The bound; infinite where some tensor has no noise. ``threshold`` is the smallest noise
         multiplier that was found, at most, and ``n_in`` the number of steps.
 
     Example:
@@ -248,7 +248,7 @@ def _limit_noise(noise: Sequence[NoiseGroup], sensitivity: float, *, alpha: floa
 def _limit_single_steps(
     noise: Sequence[NoiseGroup], sensitivity: float, *, alpha: float
 ) -> list[Part]:
-    """Return steps as parts, each with an upper limit on the least noise in it.
+    """Return steps as parts, each with an upper limit on the smallest noise in it.
 
     Step t has the share 1/(t(t + 1)) of the level, divided among tensors and all of them together.
     """

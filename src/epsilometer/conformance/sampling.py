@@ -21,7 +21,7 @@ _ALL = "taking all records in every step"
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerCheck:
-    """What a loader really does, beside what the accountant takes it to do.
+    """What a loader really does, and what the accountant assumes.
 
     Attributes:
         loader: How the loader draws its batches, in words.
@@ -133,7 +133,7 @@ def compare_sampling(
     taken: int | None = None,
     assumed: Sampler | None = None,
 ) -> SamplerCheck:
-    """Put the ε of a sampler beside what an accountant of Poisson sampling reports.
+    """Compare the ε of a sampler with what an accountant of Poisson sampling reports.
 
     Args:
         sampler: What the loader does; None if it is none that we know. ``Poisson`` with its rate.

@@ -40,19 +40,20 @@ _LESS = (
 )
 _AFTER = 0.02  # of the level, for noise that is looked at once that is known
 _RATE = 0.01  # of the level, for limits of a rate that is not declared
+_SKIPPED = "all rounds"  # name of the check that says which were left out
 _TOO_LARGE = "noise is correlated, and the model too large to whiten all of it"
 
 
 class RoundWatch:
     """Watch the rounds of a server, one after the other; any framework may call it.
 
-    Guarantee: at most a share ``level`` of right servers is ever accused, whenever the run is
+    Guarantee: at most a share ``level`` of right servers is ever flagged, whenever the run is
         stopped. Checks that could not have found anything are not tested, and say why.
     Assumption: a right server releases what :class:`AccountedMean` says, or clips harder, with
         independent Gaussian noise; rounding of single weights is finer than 1/256 of it.
 
     Args:
-        level: Chance of accusing a right server, for all checks together.
+        level: Chance of flagging a right server, for all checks together.
 
     Memory: five vectors as long as the model and 32 MiB of updates, beside what
     :class:`StepWatch` keeps.
@@ -150,7 +151,7 @@ class RoundWatch:
         Args:
             released: The new weights.
             same_client: Whether one client, the same in all rounds that say so, is known to have
-                taken part, so that no sampling amplifies: where everybody took part, say. The ε of
+                taken part, so that no sampling amplifies: where everyone took part, say. The ε of
                 what ran is that of these rounds.
         """
         if self._open is None or self._noise is None:
@@ -227,7 +228,7 @@ class RoundWatch:
         self._clients.see(found, number)
 
     def bound_epsilon(self, *, delta: float, alpha: float) -> EpsilonLowerBound | None:
-        """Return the ε of the noise that was measured; None where nobody is known to take part.
+        """Return the ε of the noise that was measured; None where no one is known to take part.
 
         Args:
             delta: δ.
@@ -244,7 +245,7 @@ class RoundWatch:
         """Return the ε of what ran, and the confidence that is left for all other bounds.
 
         Args:
-            confidence: Of all bounds together.
+            confidence: Confidence of all bounds together.
             delta: δ.
             parts: How often a run was begun that was killed: each part spends less.
         """
@@ -261,7 +262,7 @@ class RoundWatch:
         """
         reasons = tuple(
             leave_untested(
-                "all rounds" if place == 0 else f"all rounds ({place + 1})",
+                _SKIPPED if place == 0 else f"{_SKIPPED} ({place + 1})",
                 f"every round releases {_RELEASE}",
                 f"{_count(number)} left out: {reason}",
             )
@@ -288,6 +289,14 @@ class RoundWatch:
             checks = tuple(_choose_check(check, later.get(check.name)) for check in checks)
         checks = self._rates.judge(checks, needed=self._multiple.needed)
         return ConformanceFinding(checks=checks, steps=self.rounds, level=self._level, bound=bound)
+
+
+def has_gaussian_noise(finding: ConformanceFinding) -> bool:
+    """Tell whether all rounds were checked, and their noise is Gaussian as far as that shows."""
+    outcomes = {check.name: check.outcome for check in finding.checks}
+    checked = all(not name.startswith(_SKIPPED) for name in outcomes)
+    gaussian = outcomes.get("noise shape") == judge.CONFORMS
+    return checked and gaussian and finding.verdict == judge.CONFORMS
 
 
 def _choose_check(raw: Check, replaced: Check | None) -> Check:

@@ -19,10 +19,10 @@ _KEY = 0x5EED  # of the choice of coordinates, which must not depend on what is 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TensorSummary:
-    """What is needed of one tensor's residual in one step, in units of the accounted noise σC.
+    """Statistics of one tensor's residual in one step, in units of the accounted noise σC.
 
     Attributes:
-        name: Of the tensor; the same in every step.
+        name: Name of the tensor; the same in every step.
         count: Coordinates.
         squares: Sum of squares.
         largest: Largest absolute value.

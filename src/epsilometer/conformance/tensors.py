@@ -54,7 +54,7 @@ class TensorSummariser:
 
     Args:
         named: (name, shape) of each tensor.
-        device: On which they all are.
+        device: Device on which they all are.
         chunk: Values that are worked on at a time; an eighth of all by default, 2¹⁸ at least and
             2²⁴ at most, and 2¹⁸ on a CPU.
 
@@ -253,7 +253,7 @@ class _Piece:
 
     Attributes:
         tensor: Number of the tensor.
-        index: Of the part.
+        index: Index of the part.
         size: Values.
         rows: The first that it belongs to, and the one after the last.
         chosen: Which of the places of the plan are in it.

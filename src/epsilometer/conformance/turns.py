@@ -48,7 +48,7 @@ class TurnsWatch:
             self._crossed = self._steps
 
     def check(self) -> Check:
-        """Return what was seen so far."""
+        """Return the observations so far."""
         if self._steps <= self._cycle:
             return leave_untested(NAME, _EXPECTED, "fewer steps than a cycle and one were seen")
         return Check(

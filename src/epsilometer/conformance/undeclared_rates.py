@@ -21,7 +21,7 @@ class UndeclaredRates:
     """The rate of every round, by the noise that it shows.
 
     Attributes:
-        spread: By what the upper limit of the latest round's rate exceeds the lower one.
+        spread: Spread by which the upper limit of the latest round's rate exceeds the lower one.
     """
 
     def __init__(self) -> None:

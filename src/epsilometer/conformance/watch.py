@@ -37,7 +37,7 @@ class StepWatch:
     become p-values by their exact law and these e-values, of which step t has the weight
     1/(t(t+1)).
 
-    Guarantee: at most a share ``level`` of right runs is ever accused, whenever it is stopped and
+    Guarantee: at most a share ``level`` of right runs is ever flagged, whenever it is stopped and
         however often it is asked. Too much noise is a remark.
     Assumption: in a right run residuals are independent Gaussian noise. All coordinates of one
         tensor in one step have the same scale, of at least 1. Rounding to 1/16 of it
@@ -47,7 +47,7 @@ class StepWatch:
     three for each step.
 
     Args:
-        level: Chance of accusing a right run, for all checks together.
+        level: Chance of flagging a right run, for all checks together.
         steady: Whether the residuals are noise alone. False where the sum before noise is unknown
             and may drift: then only what holds under every drift is tested, that is scale.
         drift: Why they may not be, in a sentence.
@@ -133,7 +133,8 @@ class StepWatch:
         """Take the summary of the next step, computed where its arrays are.
 
         Args:
-            step: Of residuals in units of the accounted noise; of declared noise not whitened yet.
+            step: Step of residuals in units of the accounted noise; of declared noise not whitened
+                yet.
             noise_multiplier: As of :meth:`see`.
             rate: Likewise.
         """
@@ -208,7 +209,7 @@ class StepWatch:
         self._groups[key].add(step, self.steps + 1)
 
     def group_noise(self) -> tuple[NoiseGroup, ...]:
-        """Return the noise that was seen, by what was booked for it.
+        """Return the noise that was observed, by the booked noise.
 
         Residuals with a mean make noise look larger, so that a bound by it still holds. Of declared
         correlated noise, all steps together are one release of the whitened noise: its sensitivity

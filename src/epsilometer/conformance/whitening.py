@@ -16,7 +16,7 @@ _LEVELS = 32  # of a tree
 
 
 class Row(NamedTuple):
-    """How one step's noise is whitened: own · residual + Σ weight · what was kept of that step.
+    """How one step's noise is whitened: own · residual + Σ weight · what was kept.
 
     Attributes:
         own: Weight of this step's residual; the noise that is new in it has the scale 1/own.
@@ -34,7 +34,7 @@ class _Law(NamedTuple):
         row: Returns the row of a step, counted from 0.
         from_noise: Whether what is kept of a step is its whitened noise, not its residual.
         kept: Steps that are kept.
-        name: In words.
+        name: Its name.
     """
 
     row: Callable[[int], Row]
@@ -84,7 +84,7 @@ class Whitening:
         return self._law.row(step)
 
     def make_encoder(self, steps: int) -> FloatArray:
-        """Return C, by which residuals of so many steps are multiplied to whiten them.
+        """Return C, by which residuals of this many steps are multiplied to whiten them.
 
         Example:
             >>> Whitening.by_tree().make_encoder(2)

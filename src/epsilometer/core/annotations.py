@@ -16,7 +16,7 @@ class Case:
     """One test case of a JUnit report.
 
     Attributes:
-        name: Of the case.
+        name: Name of the case.
         outcome: A failure is something found; an error is something that could not be judged;
             what was skipped had nothing to judge.
         message: What was found.

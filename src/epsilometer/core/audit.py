@@ -32,7 +32,7 @@ _DEEPEST = 32  # levels of settings; real ones have four
 
 
 class Provenance(Plain, frozen=True, kw_only=True):
-    """The exact settings of an audit, and what ran. A second run repeats all of it.
+    """The exact settings of an audit, and what ran; enough to repeat it.
 
     Data are named by reference (a file and its columns) or as ``{"supplied": …}``, never by value;
     functions as ``module:name``.
@@ -41,8 +41,8 @@ class Provenance(Plain, frozen=True, kw_only=True):
         subject: Name of the subject in the registry of ``epsilometer.audit``.
         settings: The subject's own fields, as JSON values.
         delta: δ of the audit; None where none was needed.
-        confidence: Of all bounds together.
-        seed: From which all randomness followed.
+        confidence: Confidence of all bounds together.
+        seed: Seed of all randomness.
         until: When it could stop early, as JSON values; None where it could not.
         versions: (package, version) pairs.
         shapes: (field, shape in words) pairs of the data. No digest of them: it would tell whoever
@@ -83,7 +83,7 @@ class Provenance(Plain, frozen=True, kw_only=True):
 
     @property
     def supplied(self) -> tuple[str, ...]:
-        """Names of settings that must be supplied to do it again."""
+        """Names of settings that must be supplied to repeat the audit."""
         return tuple(name for name, value in self.settings.items() if has_supplied(value))
 
 
@@ -95,13 +95,13 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
     Assumption: those of the bounds' methods, which each of them names.
 
     Attributes:
-        format: Of the file; readers refuse others.
+        format: Format of the file; readers refuse others.
         subject: What was audited, in words.
         claim: What was claimed, if anything.
-        findings: What was found, the gravest first.
+        findings: What was found, the most severe first.
         advice: What to do, in sentences.
         caveats: What a reader must know.
-        cites: Keys of ``references.BIBLIOGRAPHY``, beside those of bounds and estimates.
+        cites: Keys of ``references.BIBLIOGRAPHY``, in addition to those of bounds and estimates.
         provenance: The exact settings, and what ran.
 
     Example:
@@ -142,7 +142,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
 
     @property
     def exit_code(self) -> int:
-        """What a command that made this audit exits with."""
+        """The exit code of a command that made this audit."""
         return judge.exit_code(self.verdict)
 
     @property
@@ -152,7 +152,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def views(self) -> tuple[EpsilonFinding, ...]:
-        """What bounds ε, one per adversary's view, the gravest first."""
+        """What bounds ε, one per adversary's view, the most severe first."""
         return tuple(view for finding in self.findings for view in finding.views)
 
     @property
@@ -211,7 +211,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
         return min(known) if self.claim is not None and known else None
 
     def find(self, kind: type[_T]) -> tuple[_T, ...]:
-        """Return the findings of one kind, the gravest first."""
+        """Return the findings of one kind, the most severe first."""
         return tuple(finding for finding in self.findings if isinstance(finding, kind))
 
     def one(self, kind: type[_T]) -> _T | None:

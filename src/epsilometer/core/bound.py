@@ -167,7 +167,7 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
 
     @property
     def lower(self) -> float:
-        """What ε of the audited program is at least, by computation; 0 where that is unknown."""
+        """A computed lower end of the audited program's ε; 0 where unknown."""
         return self.low if self.confidence == 1 and self.role == "lower" else 0.0
 
     @property
@@ -186,11 +186,11 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
 
 
 class CheckedRun(Protocol):
-    """What a run was seen to do: checks, and the ε that follows from what was measured."""
+    """What a run did: checks, and the ε that follows from measurements."""
 
     @property
     def checks(self) -> "tuple[Check, ...]":
-        """What was checked, the gravest first."""
+        """What was checked, the most severe first."""
         ...
 
     @property
@@ -200,7 +200,7 @@ class CheckedRun(Protocol):
 
 
 class BaseFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
-    """A finding, and what of it the judge weighs: nothing unless its type says so."""
+    """A finding, and what the judge considers of it: nothing unless its type says so."""
 
     @property
     def views(self) -> "tuple[EpsilonFinding, ...]":
@@ -240,7 +240,7 @@ class AttackSummary(Plain, frozen=True, kw_only=True):
 
 
 class Curve(Plain, frozen=True, kw_only=True):
-    """What some guarantee allows: the least FNR at each FPR, under its name."""
+    """What some guarantee allows: the smallest FNR at each FPR, under its name."""
 
     name: str
     fpr: tuple[float, ...]
@@ -261,7 +261,7 @@ class Evidence(Plain, frozen=True, kw_only=True):
         fpr_high: Upper limits.
         fnr_low: Lower limits.
         fnr_high: Upper limits.
-        band_confidence: With which all limits hold together.
+        band_confidence: Confidence with which all limits hold together.
         edges: Rising edges of the bins of scores; the outer bins also hold what lies beyond.
         inside_bins: Scores inside in each bin.
         outside_bins: Scores outside in each bin.
@@ -304,7 +304,7 @@ class EpsilonFinding(BaseFinding, frozen=True, kw_only=True):
     """What one adversary's view of the program proves about its ε.
 
     A claim is judged by ``bound`` and by what was computed without sampling. Choosing the largest
-    of several bounds would cost confidence that nobody paid for.
+    of several bounds would cost confidence that no one paid for.
 
     Attributes:
         subject: What was attacked, and who sees what, in words.
@@ -367,7 +367,7 @@ class Check(Plain, frozen=True, kw_only=True):
     """What one check of conformance expected, and what it saw.
 
     Attributes:
-        name: Of the check, as ``"noise scale"``.
+        name: Name of the check, as ``"noise scale"``.
         outcome: What follows. A remark is worth knowing, and breaks no claim.
         expected: What a right program shows, in words.
         seen: What this one showed, in words; the reason where it was not tested.

@@ -1,8 +1,8 @@
 """Check that the files of a run belong together: plan → shards → result.
 
 ``chain.json`` holds the SHA-256 of the plan and of the result, and the checksums of all shards,
-under a code that only somebody who has the secret of the run can compute. It shows what was changed
-by hand or damaged. Somebody who may read the whole directory can forge all of it: against that help
+under a code that only someone who has the secret of the run can compute. It shows what was changed
+by hand or damaged. Someone who may read the whole directory can forge all of it: against that help
 a signature, and making the result again from the shards.
 """
 
@@ -47,7 +47,7 @@ def read_secret(home: Folder, name: str = SECRET) -> bytes:
     """Return the secret of a run, or of another name.
 
     Raises:
-        BrokenChain: There is none, or it is none.
+        BrokenChain: There is no valid secret.
     """
     try:
         text = home.read(name, largest=2 * _LENGTH + 1).decode("ascii").strip()
@@ -56,8 +56,8 @@ def read_secret(home: Folder, name: str = SECRET) -> bytes:
     except (OSError, ValueError, UnreadableFile):
         pass
     raise BrokenChain(
-        f"Expected a secret in {str(home.path / name)!r}, found none. Without it nobody can tell "
-        "whether data and files are the same. Put it back, or begin again.",
+        f"Expected a secret in {str(home.path / name)!r}, found none. Without it, data and files "
+        "cannot be compared. Restore it, or start a new run.",
         f"{name} is lost",
     )
 
@@ -74,7 +74,7 @@ def check_chain(directory: Path) -> None:
 
     Guarantee: a file that was changed, lost or added since the result was written is named. What
         is no run, as a result alone in a folder, passes.
-    Assumption: nobody forged the chain itself, for which the whole directory must be readable.
+    Assumption: no one forged the chain itself, for which the whole directory must be readable.
 
     Raises:
         BrokenChain: Says which file, and what to do.

@@ -74,7 +74,7 @@ def as_claim(
 
     Args:
         value: The claimed ε, or the whole claim.
-        delta: Needed beside a number; beside a ``Claim`` it must be the claim's own.
+        delta: Needed with a number; beside a ``Claim`` it must be the claim's own.
         known: Further fields (``adjacency``, ``accountant``, …) of a claim given as a number.
 
     Raises:
@@ -98,7 +98,7 @@ def as_claim(
         )
     if delta is None:
         raise InvalidArgument(
-            f"Expected delta beside claim={value!r}, got none. Give delta=1e-5, say, or "
+            f"Expected delta with claim={value!r}, got none. Give delta=1e-5, say, or "
             "Claim(epsilon, delta=…)."
         )
     return Claim(float(value), float(delta), **known)

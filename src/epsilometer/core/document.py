@@ -62,7 +62,7 @@ class Block:
     """A part of a report.
 
     Attributes:
-        title: Of the block; may be empty.
+        title: Title of the block; may be empty.
         brief: Whether the terminal shows it too, which has less room than a page.
     """
 
@@ -96,7 +96,7 @@ class Table(Block):
     """Rows under their heads.
 
     Attributes:
-        head: Of its columns.
+        head: Titles of its columns.
         rows: As many cells each; the first is a name.
         note: What must be known to read it.
         numeric: Whether all cells but the first are numbers; words are broken into lines.
@@ -105,7 +105,7 @@ class Table(Block):
             there, so that a reader can sort and search many of them.
         fields: Their fields, one per column.
         total: How many of them there are.
-        links: Where the first cell of each row leads, on a page; of one's own making alone.
+        links: Where the first cell of each row leads, on a page; only links made by the report.
         badges: A verdict beside the first cell of each row.
     """
 
@@ -151,7 +151,7 @@ class Row:
 
     @property
     def remark(self) -> str:
-        """What a reader must know of it, in a few words."""
+        """What a reader must know about it, in a few words."""
         if self.role == "reference":
             return "for reference, decides nothing"
         remarks = ["" if self.decides else "for comparison", "" if self.valid else NOT_VALID]
@@ -207,7 +207,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One thing that is drawn; what a file holds and nobody can draw is left out.
+    """One thing that is drawn; what a file holds and no one can draw is left out.
 
     Attributes:
         name: What the legend calls it.
@@ -330,7 +330,7 @@ class Document(Section):
     Attributes:
         cites: Keys of ``BIBLIOGRAPHY``.
         decisive: How many of its first blocks are for the person who decides, the others being
-            for engineers; 0 where all are for everybody.
+            for engineers; 0 where all are for everyone.
     """
 
     cites: tuple[str, ...] = ()

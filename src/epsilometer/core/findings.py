@@ -79,7 +79,7 @@ class SamplerNoise(Plain, frozen=True, kw_only=True):
 
 
 class SamplerFinding(BaseFinding, frozen=True, kw_only=True):
-    """What the sampler that was used costs, beside the one that was accounted for.
+    """The ε of the sampler that was used, compared with the one accounted for.
 
     Attributes:
         sampler: The one that was used, in words.
@@ -88,7 +88,7 @@ class SamplerFinding(BaseFinding, frozen=True, kw_only=True):
             necessary. None where nothing was claimed.
         sufficient_noise: Noise multiplier from which the claim is certainly true with this sampler;
             infinite where nothing is proved, None where nothing was claimed.
-        remedies: Samplers with the noise that keeps the claim by proof, the least noise first;
+        remedies: Samplers with the noise that keeps the claim by proof, the smallest noise first;
             empty where nothing was claimed.
         balls_in_bins: What the ε of the same noise with balls in bins is at most.
         published: The lower bound of Chua et al. for one epoch of shuffling; 0 for more epochs or
@@ -112,7 +112,7 @@ class ConformanceFinding(BaseFinding, frozen=True, kw_only=True):
     Assumption: a right program adds independent Gaussian noise of at least the accounted scale.
 
     Attributes:
-        checks: What was checked, and what could not be; the gravest first.
+        checks: What was checked, and what could not be; the most severe first.
         steps: Steps that were seen.
         level: Chance of a violation on a right program, for all checks together.
         bound: The ε of what ran: of the noise that was measured, and of what a record was seen to
@@ -159,7 +159,7 @@ class ConformanceFinding(BaseFinding, frozen=True, kw_only=True):
 
 
 class LeaveOneOut(BaseFinding, frozen=True, kw_only=True):
-    """How much predictions change when single records leave.
+    """How much predictions change when single records are left out.
 
     PDTP of a record: the largest change of ln p of any class at that record, when it alone is
     left out of training.
@@ -170,14 +170,15 @@ class LeaveOneOut(BaseFinding, frozen=True, kw_only=True):
         of: Records in all.
         decimals: With how many decimals probabilities are taken to be shown; None: all of them.
             −1: the predicted class alone.
-        limit: Above which a record counts as exposed.
+        limit: Limit above which a record counts as exposed.
         exposed: Records above it, by what is shown and at full precision both.
         hidden: Records above it at full precision alone.
         edge_only: Records above it only because a change of the last decimal was crossed.
         infinite: Records at which a class is impossible with them or without them, not both.
         median: Of what is shown.
         largest: Of what is shown.
-        median_floor: Of refits with nothing removed and another seed; None where nothing is random.
+        median_floor: Median change of refits with nothing removed and another seed; None where
+            nothing is random.
         largest_floor: The largest of these.
         separation: One-sided p-value: are the values above their floor? (Mann-Whitney)
         coverage: What was measured says of those that were not, in a sentence.
@@ -227,11 +228,12 @@ class PredictionChange(BaseFinding, frozen=True, kw_only=True):
         measured: Records that were left out, one at a time.
         of: Records in all.
         unit: What changes are counted in, in words.
-        limit: Above which a record counts as exposed.
+        limit: Limit above which a record counts as exposed.
         exposed: Records above it, by what is shown and at full precision both.
         median: Change, in units.
         largest: Change, in units.
-        median_floor: Of another seed with nothing removed; None where nothing is random.
+        median_floor: Median change from another seed with nothing removed; None where nothing is
+            random.
         largest_floor: The largest of these.
         coverage: What was measured says of those that were not, in a sentence.
         skill: 1 − the mean absolute error of models without the record, over that of the median of
@@ -270,7 +272,7 @@ class MembershipFinding(BaseFinding, frozen=True, kw_only=True):
         tpr_low: Lower limit on it.
         tpr_high: Upper limit.
         fpr: The false positive rate at which that is.
-        confidence: Of each pair of limits.
+        confidence: Confidence of each pair of limits.
         n_in: Scores inside.
         n_out: Scores outside.
         roc_fpr: False positive rates, rising, for drawing.
@@ -309,20 +311,20 @@ class MembershipFinding(BaseFinding, frozen=True, kw_only=True):
 
 
 class ThreatFinding(BaseFinding, frozen=True, kw_only=True):
-    """How far a threat beside membership goes.
+    """How strong a threat other than membership is.
 
     Attributes:
         threat: ``attribute``, ``range``, ``structure`` or ``usage``.
         column: The hidden column; empty where there is none.
-        value: Of an attribute: share of right guesses about records inside less that about
+        value: For an attribute, the share of right guesses about records inside less that about
             others. Of a range: TPR − FPR. Of structure: share of records singled out. Of usage: by
             how much an estimated share is off.
         low: Lower limit on it.
         high: Upper limit.
         inside: Share of right guesses about records inside, where there are guesses.
         outside: About records outside.
-        baseline: Of guesses from other columns and the label, without any model.
-        confidence: Of both limits together.
+        baseline: Baseline of guesses from other columns and the label, without any model.
+        confidence: Confidence of both limits together.
         note: What was found, in a sentence.
     """
 
@@ -349,7 +351,7 @@ class GroupRisk(BaseFinding, frozen=True, kw_only=True):
         exposed_low: Lower limit on it, of people like these.
         exposed_high: Upper limit. All limits of all groups share the error of the audit.
         median: Median of what is shown.
-        auc: Of the strongest attack, within the group; None where too few were attacked.
+        auc: AUC of the strongest attack, within the group; None where too few were attacked.
         auc_low: Lower limit on it.
         auc_high: Upper limit.
         differs: How it differs from all others of its column; these statements share that error
@@ -433,7 +435,7 @@ class RemovalPlan(BaseFinding, frozen=True, kw_only=True):
 
 
 class RoundingStep(BaseFinding, frozen=True, kw_only=True):
-    """Probabilities shown with so many decimals.
+    """Probabilities shown with this many decimals.
 
     Attributes:
         decimals: How many; None: all. −1: the predicted class alone.
@@ -459,10 +461,10 @@ class RemedyFinding(BaseFinding, frozen=True, kw_only=True):
         caught: Share of those inside that the strongest attack finds at the false positives of
             the rules.
         advantage: The largest TPR − FPR of any attack.
-        accuracy: Of models on records that they were not trained on.
+        accuracy: Accuracy of models on records that they were not trained on.
         exposed: Records above the limit of PDTP; None where only the riskiest were measured again.
-        in_file: Records that the model's file tells of; None where nobody is given it.
-        outcome: The gravest outcome of any rule; unclear where one was not measured again.
+        in_file: Records that the model's file tells of; None where no one is given it.
+        outcome: The most severe outcome of any rule; unclear where one was not measured again.
         helps: Whether fewer rules fail, or an attack loses a quarter of its success at least.
     """
 
@@ -477,12 +479,12 @@ class RemedyFinding(BaseFinding, frozen=True, kw_only=True):
 
 
 class Variation(BaseFinding, frozen=True, kw_only=True):
-    """How much predictions at the same records vary for reasons that are nobody's record.
+    """How much predictions at the same records vary for reasons other than a record.
 
     Attributes:
         cause: What was varied: the initialisation, or which records were drawn.
         models: How many were trained.
-        deciles: Of the standard deviation of p(own class) over models, over records.
+        deciles: Deciles of the standard deviation of p(own class) over models, over records.
     """
 
     cause: str

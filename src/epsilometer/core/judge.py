@@ -74,7 +74,7 @@ class Judgement(NamedTuple):
 def judge(claim: Claim | None, findings: Sequence[BaseFinding], *, failed: int = 0) -> Judgement:
     """Judge an audit as a whole.
 
-    A program that did not do what was accounted for is the gravest finding, whatever its bounds
+    A program that did not do what was accounted for is the most severe finding, whatever its bounds
     say. Rules about publishing decide where there are any; else the claim is judged by what each
     view proves. The bounds of one audit hold together at its confidence, so one of them suffices to
     refute. "Not refuted" needs a view that could have refuted the claim, and none that failed.
@@ -117,7 +117,7 @@ def judge_evidence(log_e: float | None, *, shares: int, level: float) -> CheckOu
     """Judge a check by its evidence: violated where the e-value reaches ``shares / level``.
 
     Guarantee: where e-values have expectation at most 1 at every stopping time, ``shares`` checks
-        together accuse at most a share ``level`` of right programs (Ville 1939).
+        together flag at most a share ``level`` of right programs (Ville 1939).
 
     Args:
         log_e: Natural logarithm of the largest e-value so far; None where nothing was tested.
@@ -141,7 +141,7 @@ def judge_limit(value: float | None, *, limit: float) -> CheckOutcome:
 
 
 def explain_violation(run: CheckedRun) -> str:
-    """Say what the first of the violated checks saw, and how many there are."""
+    """Say what the first violated check saw, and how many checks are violated."""
     broken = [check for check in run.checks if check.outcome == VIOLATED]
     first = f"{broken[0].name[:1].upper()}{broken[0].name[1:]}: {broken[0].seen}"
     others = len(broken) - 1
@@ -151,7 +151,7 @@ def explain_violation(run: CheckedRun) -> str:
 
 
 def sort_findings(claim: Claim | None, findings: Iterable[_Finding]) -> tuple[_Finding, ...]:
-    """Put the gravest first; findings of equal gravity keep their order."""
+    """Put the most severe first; findings of equal gravity keep their order."""
     return tuple(
         sorted(findings, key=lambda finding: GRAVEST_FIRST.index(judge_finding(claim, finding)))
     )

@@ -5,7 +5,7 @@ from epsilometer.core.plain import Confidence, Count, Nonnegative, PositiveCount
 
 
 class MemorisationFinding(BaseFinding, frozen=True, kw_only=True):
-    """How much of planted texts a model gives back. It stands beside ε, and decides nothing.
+    """How much of planted texts a model gives back. It is shown with ε, and decides nothing.
 
     Attributes:
         canaries: Which, in words.
@@ -17,14 +17,14 @@ class MemorisationFinding(BaseFinding, frozen=True, kw_only=True):
         near: Share that it completes to at least ``similarity`` of their letters.
         near_low: Lower limit on it.
         near_high: Upper limit.
-        near_held_out: The same share of held-out ones, which nobody can have memorised.
+        near_held_out: The same share of held-out ones, which no one can have memorised.
         similarity: One minus the edit distance over the length, from which on a text is near.
         exposure: Median over planted ones of log₂(n + 1) − log₂(rank among n held-out ones), in
             bits, as in Carlini et al. (2019); None where only text was seen.
         exposure_low: Lower limit on the median.
         exposure_high: Upper limit.
-        most_exposure: What it is at most by so many held-out ones.
-        confidence: Of each pair of limits alone.
+        most_exposure: What it is at most by this many held-out ones.
+        confidence: Confidence of each pair of limits alone.
     """
 
     canaries: str

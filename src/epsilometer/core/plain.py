@@ -53,7 +53,7 @@ def to_plain(value: Any) -> Any:
 
 
 def make_html_table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a small table for notebooks, in which whatever somebody wrote stays text."""
+    """Return a small table for notebooks, in which whatever someone wrote stays text."""
     cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in cells)
     return f"<table><caption>{escape(title)}</caption>{body}</table>"
@@ -67,7 +67,7 @@ def check_same_length(record: Any, *names: str) -> None:
 
 
 def check_counts(name: str, counts: tuple[int, ...]) -> None:
-    """Refuse anything but whole numbers from 0; hundreds of them in a few microseconds."""
+    """Refuse anything but whole numbers from 0, in a few microseconds for hundreds."""
     if not set(map(type, counts)) <= {int} or min(counts, default=0) < 0:
         for count in counts:
             _validate.whole(0, **{name: count})

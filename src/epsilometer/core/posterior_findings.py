@@ -25,8 +25,8 @@ class PosteriorRuns(BaseFinding, frozen=True, kw_only=True):
         delta: δ of all bounds.
         samples: Predictions drawn of every model.
         runs: Models trained with the record, and as many without it.
-        diverged_inside: Of those with the record, that no longer predict numbers.
-        diverged_outside: Of those without it.
+        diverged_inside: Runs with the record that no longer predict numbers.
+        diverged_outside: Runs without it that no longer predict numbers.
         tested: Predictions of test records that utility was measured on.
     """
 
@@ -44,7 +44,7 @@ class FormFinding(BaseFinding, frozen=True, kw_only=True):
     Attributes:
         form: In words, as ``"mean+std, to 0.01"``.
         shows: The kind of :class:`~epsilometer.audits.posterior.disclosure.ReleaseForm`.
-        unit: To which numbers are rounded; None for as they are.
+        unit: Unit to which numbers are rounded; None: not rounded.
         samples: Predictions that it is made of.
         view: Its bound, of a learned attack on runs it was not learned from, decides. Beside
             it are valid bounds of joint thresholds, and the paper's, which are not valid.
@@ -56,8 +56,8 @@ class FormFinding(BaseFinding, frozen=True, kw_only=True):
         ties: Share where two classes are largest, and no label can be given.
         calibration_error: Mean distance of confidence and accuracy.
         log_loss: Mean −ln of what is published for the true class.
-        standing: On which side of the user's line it lies; it is no better than that of any form
-            that can be made of it.
+        standing: On which side of the user's line it lies; it is no better than that of
+            any form that can be made of it.
     """
 
     form: str
@@ -116,11 +116,11 @@ class SweepPoint(BaseFinding, frozen=True, kw_only=True):
     Attributes:
         swept: What was varied.
         shows: The kind of the form.
-        unit: To which numbers are rounded.
+        unit: Unit to which numbers are rounded.
         samples: Predictions that it is made of.
         epsilon: Bound of the learned attack, at the audit's confidence alone.
         raw: The paper's estimate. No bound.
-        advantage: Of the learned attack.
+        advantage: Advantage of the learned attack.
         accuracy: Of what is published.
         ties: Share of test records without a label.
     """

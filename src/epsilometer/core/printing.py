@@ -47,7 +47,7 @@ def one_line(text: str, longest: int = LONGEST) -> str:
 
 
 def name_error(traceback: str) -> str:
-    """Return which exception a traceback ends with; its text may hold data, and is left out.
+    """Return the exception that a traceback ends with, without its text, which may hold data.
 
     Example:
         >>> name_error("Traceback (most recent call last):\\n  File …\\nValueError: ssn=123\\nmore")

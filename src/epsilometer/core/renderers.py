@@ -33,7 +33,7 @@ def render(audit: Any, suffix: str) -> bytes:
 
 
 def save(audit: Any, path: Path) -> Path:
-    """Write an audit to a file, whole or not at all, for whoever the umask lets read it."""
+    """Write an audit to a file, atomically, with permissions of the umask."""
     data = render(audit, path.suffix)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

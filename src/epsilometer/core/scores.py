@@ -21,7 +21,7 @@ _DESIGNS = {
 
 
 def describe_design(design: str, inclusion: float = 0.5) -> str:
-    """Describe a design in words; nothing of one that nobody stated.
+    """Describe a design in words; nothing of one that no one stated.
 
     Example:
         >>> describe_design("coins", 0.25)
@@ -81,7 +81,7 @@ class Observations:
         if self.inclusion != 0.5 and self.design != "coins":
             raise InvalidArgument(
                 f"Expected inclusion = 0.5 with design = {self.design!r}, got {self.inclusion!r}. "
-                "Only canaries put in by coins (design = 'coins') have a chance of their own."
+                "Only canaries put in by coins (design = 'coins') have another inclusion."
             )
 
 

@@ -86,7 +86,7 @@ def from_json(text: str | bytes) -> Audit:
 
 
 def check_format(text: str | bytes) -> None:
-    """Refuse what is no audit, or one of another format, in one sentence."""
+    """Refuse anything that is not an audit, or one of another format, in one sentence."""
     try:
         found = _HEAD.decode(text).format
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:

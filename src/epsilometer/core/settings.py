@@ -226,7 +226,7 @@ def check_answer(name: str, answer: Any, unstated: Unstated) -> None:
         raise InvalidArgument(unstated.question)
     if answer not in unstated.answers:
         raise InvalidArgument(
-            f"Expected {name} to be one of {', '.join(unstated.answers)} beside such a file, got "
+            f"Expected {name} to be one of {', '.join(unstated.answers)} for such a file, got "
             f"{_validate.short(answer)}."
         )
 

@@ -17,7 +17,7 @@ _TOKEN = re.compile(
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
-    """Return what a TOML file says.
+    """Return the contents of a TOML file.
 
     Raises:
         UnreadableFile: It is none, too long, or has keys of too many parts.

@@ -35,7 +35,7 @@ def short(value: float) -> str:
 
 
 def claimed(epsilon: float, decimals: int = 2) -> str:
-    """Format a claimed ε: as its author wrote it, or cut like what is measured if computed.
+    """Format a claimed ε: as its author wrote it, or cut like a measured one if computed.
 
     Example:
         >>> claimed(8.0), claimed(0.125), claimed(9.9972561464343), claimed(0.0012345)
@@ -52,7 +52,7 @@ def headline(audit: Audit) -> str:
 
 
 def explain_verdict(audit: Audit) -> str:
-    """Say what the verdict rests on, and how far it goes where nothing was refuted."""
+    """Say what the verdict rests on, and what it could have refuted."""
     said = word_finding(audit)
     return f"{said} {word_reach(audit)}" if audit.verdict == judge.NOT_REFUTED else said
 
@@ -67,7 +67,7 @@ def word_finding(audit: Audit) -> str:
 
 
 def announce(audit: Audit) -> str:
-    """Say what was found in one sentence, for people who know neither ε nor this program.
+    """Say what was found in one sentence, for readers who know neither ε nor this program.
 
     Example:
         >>> import epsilometer as em

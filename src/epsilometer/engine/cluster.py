@@ -153,14 +153,14 @@ class Cluster:
                     self._end_worker(lease.worker)
 
     def close(self) -> None:
-        """Let go of everything; what is under way is cancelled with the connection."""
+        """Release everything; what is under way is cancelled with the connection."""
         with suppress(*_BROKEN):
             self._client.unsubscribe_topic(self._topic)
             self._client.cancel([future for future, _ in self._flying.values()], force=True)
         self._flying.clear()
 
     def _share(self) -> None:
-        """Send the call as a task of its own: once, and again where its worker died."""
+        """Send the call as a separate task: once, and again where its worker died."""
         try:
             self._shared = self._client.submit(_return_call, self._call, pure=False)
         except (TypeError, AttributeError, PicklingError) as error:

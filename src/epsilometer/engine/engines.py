@@ -46,7 +46,7 @@ class MakeEngine(Protocol):
     """Builds an engine from the options of a command; a row of ``ENGINES``."""
 
     def __call__(self, workers: int, address: str | None) -> Engine:
-        """Return an engine of so many workers, 0 for its own choice, at this address."""
+        """Return an engine of this many workers, 0 for its own choice, at this address."""
         ...
 
 
@@ -93,7 +93,7 @@ class Local:
 
     Attributes:
         count: How many; 0 for one per core, or one per device.
-        kind: Processes, or threads for work that lets go of Python's lock.
+        kind: Processes, or threads for work that releases Python's lock.
         retries: How often a unit whose worker died, or that took too long, is tried again with
             nothing else under way before it counts as failed.
         timeout: Seconds that a unit may take; None for 30 times the median of those that are
@@ -207,7 +207,7 @@ def make_engine(
     Args:
         name: A key of ``ENGINES``; None is ``local`` where workers or a timeout are set.
         workers: How many; 0 is one per core.
-        address: Of the scheduler, for engines that have one.
+        address: Address of the scheduler, for engines that have one.
         timeout: Seconds that a unit may take, for engines that can end one.
     """
     if (name == "dask") != (address is not None) and name in (None, *OWN_ENGINES):

@@ -1,4 +1,4 @@
-"""Find where modules come from, and which versions of distributions compute.
+"""Find the origins of modules and the versions of distributions.
 
 Modules are those of the user, of installed packages or of Python. Those of the user are read and
 digested; packages count by the version of their distribution.
@@ -104,7 +104,7 @@ def _list_packages() -> Mapping[str, list[str]]:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a module comes from.
+    """The origin of a module.
 
     Attributes:
         kind: Written by the user, installed as a package, this package, or Python's own.
@@ -178,7 +178,7 @@ def read_source(path: Path) -> Source:
 
 
 def digest_source(text: str) -> str:
-    """Return the SHA-256 of a syntax tree; of the text where it is none.
+    """Return the SHA-256 of a syntax tree, or of the text where it does not parse.
 
     Example:
         >>> one, same, other = map(digest_source, ("x = 1  # one", "x=1", "x = 2"))

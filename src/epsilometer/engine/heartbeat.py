@@ -1,6 +1,6 @@
 """Write down every second which units are under way, so that others see that a run lives.
 
-``leases.json`` lies in the directory of a run while somebody works on it. It says who holds which
+``leases.json`` lies in the directory of a run while someone works on it. It says who holds which
 unit for how long, and what is usual. A unit that takes much longer is reported, once. Nothing is
 decided by this file, and a run does without it where it cannot be written.
 """
@@ -36,7 +36,7 @@ class UnderWay(msgspec.Struct, frozen=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """What a run said of itself at a moment.
+    """The state that a run reported at some moment.
 
     Attributes:
         time: When, in seconds since 1970.

@@ -149,7 +149,7 @@ def post_leases(board: Board) -> Iterator[None]:
 
 
 def find_board() -> Board:
-    """Return the board of the run that this call is a part of, or one that nobody reads."""
+    """Return the board of the run that this call is a part of, or one that no one reads."""
     return _BOARD.get() or Board()
 
 
@@ -299,7 +299,7 @@ class _Work:
         yield Outcome(unit=unit, arrays=None, error=said, seconds=lease.seconds)
 
     def _is_strange(self, lease: Lease) -> bool:
-        """Tell whether workers died that held nothing: then somebody else ends them."""
+        """Tell whether workers died that held nothing: then another program ends them."""
         if self._crew.strange == lease.strange or self._strange[lease.unit] >= _STRANGE:
             return False
         self._strange[lease.unit] += 1

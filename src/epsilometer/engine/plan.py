@@ -46,7 +46,7 @@ class Plan:
         audit: Name of the subject in the registry of ``epsilometer.audit``.
         parameters: Its settings and whatever else determines the result, as JSON values.
         units: How many units of work there are.
-        seed: From which every unit's stream is derived.
+        seed: Seed from which every unit's stream is derived.
         inputs: Name → SHA-256 of what is read; keyed once it is sealed.
         code: Name → SHA-256 of the user's functions, of what they close over, and of the modules
             that they reach; keyed once it is sealed.
@@ -146,7 +146,7 @@ class Plan:
 
 
 def _key(secret: bytes, digests: Mapping[str, str]) -> dict[str, str]:
-    """Return digests that only somebody who has the secret can compute from the data."""
+    """Return digests that only someone who has the secret can compute from the data."""
     return {
         name: hmac.digest(
             secret, f"{name}\0{digest}".encode("utf-8", "surrogatepass"), "sha256"
@@ -161,7 +161,7 @@ def _encode_canonically(value: Any) -> bytes:
 
 
 class CodeChanged(InvalidArgument):
-    """The code that began a run is not the code that would go on with it."""
+    """The code has changed since the run began."""
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Start worker processes on this machine, hand them units, and notice when one dies.
 
-Every worker has a pipe of its own, so that a death says which units are lost and touches nobody
+Every worker has its own pipe, so that a death says which units are lost and touches no one
 else. A worker reads its pipe all the time and ends when the other end is gone. Arrays come back in
 pieces, by their bytes: nothing that a unit returned is unpickled here.
 """
@@ -196,7 +196,7 @@ class Processes:
                 return
 
     def close(self) -> None:
-        """Keep workers that are done for the next call, and kill the others."""
+        """Keep idle workers for the next call, and kill the others."""
         end = time.monotonic() + _GRACE
         while any(worker.lease for worker in self._workers) and time.monotonic() < end:
             for lease, outcome in self.wait(end - time.monotonic()):
@@ -329,7 +329,7 @@ def make_pickling_error(error: BaseException) -> InvalidArgument:
     *_, why = str(error.__cause__ or error).strip('"\n').splitlines() or [type(error).__name__]
     return InvalidArgument(
         f"Expected work that can be sent to another process ({why}). "
-        "Let go of open files, locks and the like, or use threads."
+        "Close open files, locks and the like, or use threads."
     )
 
 
@@ -341,7 +341,7 @@ def prepare_worker() -> None:
 
 
 def _work(pipe: Connection) -> None:
-    """Do what comes through the pipe, until nothing came for a while."""
+    """Run the tasks that come through the pipe, until none has come for a while."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that began us
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -28,8 +28,8 @@ class Request:
     Attributes:
         claim: What was claimed, if anything.
         delta: δ of all bounds: the claim's, where there is one; None where none was given.
-        confidence: With which all deciding bounds hold together.
-        seed: From which all randomness follows.
+        confidence: Confidence with which all deciding bounds hold together.
+        seed: Seed of all randomness.
         out: Directory of the run; None for no trace.
         engine: What executes units; None for the subject's own choice.
         until: When to stop early; None for never.

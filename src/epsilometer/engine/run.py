@@ -43,7 +43,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class UnitFailed(EpsilometerError):
-    """A unit raised: says what, and ``traceback`` where."""
+    """A unit raised an exception; ``traceback`` says where."""
 
     def __init__(self, unit: int, traceback: str) -> None:
         """Take what the engine knows of the unit."""
@@ -103,7 +103,7 @@ class Done:
 
 
 class Watch(Protocol):
-    """Sees what units returned, in the order of units whatever the order they finish in."""
+    """Receives the results of units in the order of units, in whatever order they finish."""
 
     def see(self, arrays: Arrays) -> None:
         """Take the next unit's arrays."""

@@ -19,17 +19,17 @@ class RunState:
     """How far a run is.
 
     Attributes:
-        directory: Of the run.
+        directory: Directory of the run.
         audit: The subject's name.
-        state: Whether somebody works on it, it has a result, or neither.
+        state: Whether a process works on it, it has a result, or neither.
         units: That there are.
-        finished: Of them.
+        finished: Number of units that are finished.
         failures: (unit, kind of error) pairs.
         points: (units used, ε so far) pairs, as the run went on.
         claim: The claimed ε, where there is one.
         until: When it stops early, in words; empty where it does not.
         rate: Units per second; 0 where that is not known.
-        verdict: Of its result; empty where there is none.
+        verdict: Verdict of its result; empty without a result.
         headline: What was found, in a sentence; empty where there is no result.
     """
 

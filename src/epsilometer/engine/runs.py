@@ -43,7 +43,7 @@ class View:
     """One way of looking at the runs of a program.
 
     Attributes:
-        name: Of its scores among those that ``play`` returns.
+        name: Name of its scores among those that ``play`` returns.
         subject: What is looked at, in words.
         adversary: Whose view it is, in words.
         bound: Bounds ε from its scores, where another method than the usual is the right one; not
@@ -69,7 +69,7 @@ class Program:
             without it; by the names of views, where there are several.
         subject: What it is, in words.
         adversary: Whose view the scores are computed from, in words.
-        curves: Trade-off curves to draw beside the attack's.
+        curves: Trade-off curves to draw with the attack's.
         views: Ways of looking at the same runs, each with its own result; the first is the one that
             is watched.
     """
@@ -98,7 +98,7 @@ class RunsJob:
         runs: Runs of either kind, at most.
         block: Runs of either kind that make a unit.
         delta: δ of all bounds.
-        confidence: Of all bounds together.
+        confidence: Confidence of all bounds together.
         also: Methods whose bounds are shown beside it and decide nothing.
         until: When to stop early.
         further: Bounds of the same audit that are computed elsewhere and share its confidence.
@@ -255,7 +255,7 @@ class RunsJob:
 
 
 def choose_block(runs: int) -> int:
-    """Return how many runs of either kind make a unit of work where nobody says it."""
+    """Return how many runs of either kind make a unit of work where no one says it."""
     return -(-runs // _UNITS)
 
 
@@ -265,7 +265,7 @@ def share_confidence(confidence: float, bounds: int) -> float:
 
 
 def bound_perfect_attack(pairs: int, delta: float, confidence: float, *, pilot: int = 0) -> float:
-    """Return what an attack that never errs proves of pairs that are watched one by one."""
+    """Return the bound of an attack that never errs, on pairs watched one by one."""
     perfect = ConfidenceSequence([0.0] if pilot else None, delta=delta, confidence=confidence)
     perfect.update(np.ones(pairs), -np.ones(pairs))
     return perfect.lower_bound().epsilon

@@ -39,25 +39,25 @@ class JsonService:
     """A service that answers a POST of JSON with JSON.
 
     Every answer is written to a journal before it is used. Asked the same in the same order again,
-    as after a crash, it reads what is there and asks for what is missing. So each model needs a
-    journal of its own. The key of the service is read from the environment for every request, and
-    goes into the header of the request and nowhere else.
+    as after a crash, it reads what is there and asks for what is missing. So each model needs its
+    own journal. The key of the service is read from the environment for every request, and goes
+    into the header of the request and nowhere else.
 
     Guarantees: nothing that was answered is asked again. No more than ``per_second`` requests are
         begun per second by one object. An answer that ``check`` refuses raises and is not kept.
-    Assumes: the service draws every answer independently, by randomness of its own.
+    Assumes: the service draws every answer independently, by its own randomness.
 
     Attributes:
         url: Where to; https, unless the service is on this computer. Nothing for this computer
             goes through a proxy.
-        journal: A file for its answers. It names requests by codes that nobody can compute who
+        journal: A file for its answers. It names requests by codes that no one can compute who
             does not have the key beside it, and never holds requests.
         per_second: Requests a second.
         timeout: Seconds without a sign of the service after which a try has failed.
         deadline: Seconds in which a try must bring its whole answer, however it trickles in.
         insecure: Send records over http to other computers too, where all on the way read them; a
             key never.
-        tries: Of every request, before giving up.
+        tries: Attempts per request, before giving up.
         pause: Seconds before the second try; before each further one twice as many, at most 60.
         key: Name of the environment variable that has the key; None for none.
         key_header: As ``Authorization``, where the key is sent as ``Bearer …``, or ``X-API-Key``.
@@ -112,7 +112,7 @@ class JsonService:
         object.__setattr__(self, "_journal", _Journal(Path(self.journal), self.check_kept))
 
     def check_kept(self, answer: Any) -> None:
-        """Refuse an answer of a journal that cannot be one: raises TypeError or LookupError."""
+        """Refuse an invalid answer of a journal: raises TypeError or LookupError."""
 
     @contextmanager
     def ask_in_order(self) -> Iterator[Callable[[str, Callable[[Any], Any]], Any]]:

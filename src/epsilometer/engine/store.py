@@ -8,8 +8,8 @@ quarantine/    shards that are not what they should be, for inspection
 chain.json     that plan, shards and result belong together
 result.json    the result
 log.jsonl      what happened, one event per line
-leases.json    which units are under way, while somebody works on the run
-lock           held while somebody works on the run
+leases.json    which units are under way, while a process works on the run
+lock           held while a process works on the run
 
 All of it is for the owner alone, and nothing is written through a link.
 """
@@ -62,7 +62,7 @@ _SHARDS, _FAILURES, _QUARANTINE = "shards", "failures", "quarantine"
 
 
 class CannotRead(EpsilometerError):
-    """The directory of a run cannot be looked into."""
+    """The directory of a run cannot be read."""
 
 
 class Store:
@@ -361,7 +361,7 @@ def _read_shard(shards: Folder, name: str, read: Callable[[BinaryIO], _T]) -> _T
                 raise DamagedShard(f"it has more than {LARGEST_SHARD:,} bytes")
             return read(file)
     except UnreadableFile as error:
-        raise DamagedShard("it is no plain file") from error
+        raise DamagedShard("it is not a regular file") from error
     except OSError as error:
         raise DamagedShard(f"it cannot be read: {error.strerror}") from error
 
@@ -376,7 +376,7 @@ def _clear_away(home: Folder, folder: Folder, name: str) -> None:
 
 
 def _set_aside(home: Folder, folder: Folder, name: str) -> None:
-    """Move a file that is not what it should be, a link itself, to where it harms nobody."""
+    """Quarantine a file that is not what it should be; of a link, the link itself."""
     with home.hold_inner(_QUARANTINE, make=True) as aside:
         free, count = name, 1
         while aside.look(free) is not None:
@@ -486,7 +486,7 @@ class Writer:
 
 
 class RunBusy(EpsilometerError):
-    """Another process works on this run."""
+    """Another process is working on this run."""
 
 
 class CannotWrite(EpsilometerError):
@@ -503,8 +503,8 @@ def lock(directory: Path) -> Iterator[None]:
             held.acquire(timeout=_PATIENCE)
     except Timeout as error:
         raise RunBusy(
-            f"Expected a run that nobody works on; {_find_holder(directory)} works on "
-            f"{str(directory)!r}. Wait for it, or follow it with: "
+            f"Expected a run that no other process is working on; {_find_holder(directory)} "
+            f"works on {str(directory)!r}. Wait for it, or follow it with: "
             f"epsilometer runs status {directory}"
         ) from error
     try:
@@ -514,7 +514,7 @@ def lock(directory: Path) -> Iterator[None]:
 
 
 def is_busy(directory: Path) -> bool:
-    """Tell whether somebody works on the run now. Nothing is written, not even a lock."""
+    """Tell whether a process is working on the run now. Writes nothing, not even a lock."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -19,7 +19,7 @@ class CellCounter:
     """Number the different cells of some columns, row by row: a text that repeats is held once.
 
     Attributes:
-        places: Of the columns in a row.
+        places: Places of the columns in a row.
 
     Example:
         >>> counter = CellCounter([1])

@@ -1,4 +1,4 @@
-"""Recognise columns that name people or hold free text, by how their cells look."""
+"""Recognise columns that name people or hold free text, by their cells."""
 
 import re
 from collections.abc import Sequence

@@ -223,7 +223,7 @@ def _read_by_csv(layout: _Layout, places: Sequence[int], exact: int | None) -> l
 
     Args:
         layout: How the file is written.
-        places: Of the columns.
+        places: Places of the columns.
         exact: Cells of every line; None where it is enough that these columns are there.
     """
     counter, least = CellCounter(places), max(places, default=-1) + 1

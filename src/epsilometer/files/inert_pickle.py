@@ -79,7 +79,7 @@ _Pure: Any = pickle._Unpickler
 
 
 class Reader(_Pure):  # type: ignore[misc]
-    """Reads pickle, and the arrays that joblib writes between, into inert objects."""
+    """Read pickle, and the arrays that joblib writes in between, into inert objects."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(_Pure.dispatch)
     allowed: ClassVar[dict[tuple[str, str], Any]] = _allow()

@@ -47,7 +47,7 @@ def _read_arrays(
 
 
 def _check_members(path: Path, file: BinaryIO, packed: int) -> None:
-    """Refuse an archive with more members than anybody saves, before they are listed."""
+    """Refuse an archive with more members than anyone saves, before they are listed."""
     file.seek(max(0, packed - _END.size - 2**16))
     tail = file.read()
     place = tail.rfind(b"PK\5\6")

@@ -30,7 +30,7 @@ class RequiredAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         kind: The subject that it must be of, as ``DPSGD`` or ``Classifier``.
         code: Paths whose change after the audit makes it one of other code, seen from the policy's
             folder; by default all Python files of the repository.
-        max_age_days: In place of the policy's.
+        max_age_days: Replaces the policy's.
     """
 
     name: str
@@ -67,7 +67,7 @@ class PosteriorLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an organisation asks of audits.
+    """What an organisation requires of audits.
 
     Attributes:
         confidence: Audits at less do not count.
@@ -98,10 +98,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What a required audit says.
+    """The outcome of a required audit.
 
     Attributes:
-        name: Of the required audit.
+        name: Name of the required audit.
         reason: Why it counts as it does.
         message: In a sentence.
         exit_code: 0 fine, 1 refuted, 4 not to be judged by.
@@ -136,8 +136,8 @@ def check_policy(policy: Policy, folder: Path, *, now: datetime | None = None) -
 
     Args:
         policy: What is asked.
-        folder: From which files are named.
-        now: By which ages are measured.
+        folder: Folder from which files are named.
+        now: Time from which ages are measured.
     """
     if not policy.audits:
         raise InvalidArgument("Expected a policy with [[audits]], got none: nothing to check.")

@@ -29,7 +29,7 @@ _EXCERPT = 300  # characters of what a decoder says: it may repeat the file
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Hold numbers; or, where there are words, which of them stands in each row.
+    """A column of numbers, or of words by their index.
 
     Attributes:
         name: As the file has it.
@@ -70,11 +70,11 @@ class Content:
     """Describe what a file holds, before it is read.
 
     Attributes:
-        names: Of its columns or arrays.
+        names: Names of its columns or arrays.
         read: Returns the columns at the given places; without places all of them, which must
             then fit together.
         is_arrays: Whether they are arrays of any shape, and not cells of a table.
-        metadata: (name, text) pairs that the file has beside its columns.
+        metadata: (name, text) pairs that the file has besides its columns.
         notes: What was guessed of how it is written, for whoever reads the result.
         rows: No fewer than it has records, where that is known before it is read.
     """
@@ -144,11 +144,11 @@ def hash_file(path: Path) -> tuple[str, str]:
 
 
 class _TooLarge(UnreadableFile):
-    """More than anybody expects of a file."""
+    """A file is larger than any reader expects."""
 
 
 def refuse_huge(path: Path, size: int) -> None:
-    """Refuse what would take more memory than anybody expects of a file."""
+    """Refuse what would take more memory than anyone expects of a file."""
     if size > LARGEST:
         raise _TooLarge(
             f"Expected at most {LARGEST / 2**30:g} GiB, {path.name!r} has {size / 2**30:.1f}."
@@ -239,7 +239,7 @@ def cut_padding(column: Column) -> Column:
 
 
 def check_header(names: Sequence[str]) -> None:
-    """Refuse a first line that is no line of names: it may be a record."""
+    """Refuse a first line that does not consist of names: it may be a record."""
     count = Counter(names)
     twice = [place for place, name in enumerate(names, start=1) if count[name] > 1]
     numbers = [

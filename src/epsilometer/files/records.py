@@ -98,7 +98,7 @@ def _encode_table(
     features = [column for i, column in enumerate(columns) if i != at]
     if not features:
         raise InvalidArgument(
-            f"Expected features beside the labels {_validate.short(columns[at].name)}, found none."
+            f"Expected features besides the labels {_validate.short(columns[at].name)}, found none."
         )
     rows = columns[at].values.size
     if rows == 0:

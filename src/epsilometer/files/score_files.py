@@ -109,7 +109,7 @@ def _read_file(file: ScoreFile) -> tuple[Scores, dict[str, Any]]:
             return _take_attack(find_result(open_content(file.path, content)), file)
         if file.attack is not None:
             raise InvalidArgument(
-                "Expected no attack beside columns of scores, which are of one attack, got "
+                "Expected no attack with columns of scores, which are of one attack, got "
                 f"{_validate.short(file.attack)}."
             )
         found = dict(zip(wanted, content.read(list(wanted.values())), strict=True))

@@ -21,7 +21,7 @@ _ORDERS = {"day": (2, 1, 0), "month": (2, 0, 1)}  # what stands first → places
 
 
 def read_spelled(column: Column) -> tuple[Column, str | None]:
-    """Return a column of words as numbers where all are, and what was done; never a word of it.
+    """Return a column of words as numbers where all are, and a note that shows no word of it.
 
     Numbers may have separators of thousands, or decimal commas; dates become days since 1970. All
     cells have to be spelled in one way, but for those that are missing.
@@ -90,14 +90,14 @@ def _read_dates(name: str, texts: list[str]) -> list[float | None] | None:
         if all("." in text for text in texts):  # where points separate, days come first
             return found["day"]
         raise InvalidArgument(
-            f"Expected dates in column {name!r} of which days and months can be told apart, they "
+            f"Expected dates in column {name!r} whose days and months can be distinguished; they "
             f"fit both orders. Write them as 2001-12-31, or drop it: --drop {name}"
         )
     return dates[0] if dates else None
 
 
 def _read_date(text: str, order: str) -> float | None:
-    """Return days since 1970; None of what is no date in that order."""
+    """Return days since 1970; None of what is not a date in that order."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None

@@ -28,7 +28,7 @@ def read_sql(
 
     Args:
         url: As SQLAlchemy takes it, without a password: the driver finds that in its own place.
-        query: In SQL; None: all of the only table.
+        query: An SQL query; None: the whole of the only table.
         check: Receives how many rows there are before they are read, where they can be counted.
 
     Raises:

@@ -1,6 +1,6 @@
 """Stamp results: when, where and from which commit they came, beside their deterministic bytes.
 
-A result holds no time, so that the same run gives the same bytes. Its stamp is a file of its own:
+A result holds no time, so that the same run gives the same bytes. Its stamp is a separate file:
 ``stamp.json`` in the directory of a run, ``audit.stamp.json`` beside ``audit.json``.
 """
 
@@ -34,8 +34,8 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
     Assumption: it is a statement, not a proof; a signature over both files makes it one.
 
     Attributes:
-        time: In UTC, ISO 8601.
-        commit: Of the git repository in which the command was called; empty outside of one.
+        time: UTC, ISO 8601.
+        commit: Commit of the git repository of the working directory; empty without one.
         modified: Whether tracked files there differed from the commit. Pages (``.html``, ``.md``,
             ``.svg``), results and stamps do not count: audits write them. All other JSON files do.
         system: Operating system and machine type.
@@ -139,7 +139,7 @@ def _hash_result(result: Path) -> str:
 
 
 def ask_git(*call: str, folder: Path | None = None) -> str | None:
-    """Return what git answers; None where there is no git, or it refuses."""
+    """Return git's output; None where git is missing or fails."""
     try:
         done = subprocess.run(
             ["git", *call],

@@ -70,7 +70,7 @@ def _take_rows(column: Column, rows: IntArray) -> Column:
 def cut_at_quantiles(column: Column, bins: int) -> Column:
     """Return a column of numbers as one of words, cut where equal shares lie; of words, as it is.
 
-    What is missing has a word of its own.
+    What is missing has its own word.
 
     Example:
         >>> cut = cut_at_quantiles(Column("age", np.array([20.0, 30.0, 40.0, np.nan])), 2)
@@ -102,7 +102,7 @@ def take_words(column: Column) -> NDArray[Any]:
 
 
 def spell_number(value: float) -> str:
-    """Return a number as a text of its own: different numbers have different texts.
+    """Return a number as a text: different numbers have different texts.
 
     Example:
         >>> spell_number(1.0), spell_number(1000001.0), spell_number(0.1)
@@ -130,7 +130,7 @@ def read_table(
 
     Args:
         path: The file, or the URL of a database as SQLAlchemy takes it.
-        encoding: Of a text, as Python names it; None: found.
+        encoding: Encoding of a text, by its Python name; None: detected.
         delimiter: What separates cells of a text; None: found.
         decimal: Point or comma of a text's numbers; the other may separate thousands.
         query: What a database is asked; None: for all of its only table.
@@ -171,7 +171,7 @@ def _refuse_many(rows: int | None, most: int | None) -> None:
     if rows is not None and most is not None and rows > most:
         raise InvalidArgument(
             f"Expected at most {most:,} records, got about {rows:,}: their audit takes hours. "
-            f"Audit a model of fewer, drawn by chance, where each weighs more: --rows "
+            f"Audit a model of fewer, drawn at random, where each counts more: --rows "
             f"{most // 10}. Or say that you can wait: --rows {rows}."
         )
 

@@ -22,7 +22,7 @@ class AuditCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     ``Trainer(callbacks=[AuditCallback(delta=1e-5)])``; after ``fit``, ``callback.audit`` has the
     verdict. What is watched is the loader that Lightning really goes through: one that
-    ``make_private`` returned and nobody handed to Lightning does not count.
+    ``make_private`` returned and no one handed to Lightning does not count.
 
     Guarantee: that of :func:`epsilometer.integrations.opacus.audited`. A training without a
         ``DPOptimizer`` is refused, and never passes.
@@ -83,7 +83,7 @@ class AuditCallback(Callback):  # type: ignore[misc, unused-ignore]
         )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Judge what was seen, and write it where that was asked for."""
+        """Judge the run, and write the audit if requested."""
         if self.run is None:
             return
         self.audit = self.run.result(

@@ -17,8 +17,8 @@ def log_audit(audit: Audit, *, prefix: str = "privacy.") -> str:
     Assumption: the tracking store is set, as MLflow expects it.
 
     Args:
-        audit: Of any subject.
-        prefix: Before all names, which else might be taken: a training run has a seed of its own.
+        audit: Audit of any subject.
+        prefix: Before all names, which else might be taken: a training run has its own seed.
 
     Returns:
         The id of the run.

@@ -1,6 +1,6 @@
 """Plug into pytest: the fixture ``assert_private``, two options, what audits found below the tests.
 
-pytest loads this for everybody who has epsilometer installed, so it imports nothing but pytest, and
+pytest loads this for everyone who has epsilometer installed, so it imports nothing but pytest, and
 names its types in quotes: older versions do not have them all.
 """
 

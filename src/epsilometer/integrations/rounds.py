@@ -21,7 +21,7 @@ from epsilometer.audits.federated.iterates import (
 from epsilometer.audits.federated.subject import measure_iterates
 from epsilometer.audits.federated.whitened import make_whitened
 from epsilometer.conformance.round_sums import AccountedMean
-from epsilometer.conformance.server_rounds import RoundWatch
+from epsilometer.conformance.server_rounds import RoundWatch, has_gaussian_noise
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim, as_claim
 from epsilometer.engine.environment import versions
@@ -39,14 +39,14 @@ class IterateWatch:
 
     Guarantee: that of ``epsilometer.Cosines`` for all views together, and with ``accounted`` that
         of ``RoundWatch``.
-    Assumption: canaries are treated as clients are, and nobody who trains knows the seed.
+    Assumption: canaries are treated as clients are, and no one who trains knows the seed.
 
     Args:
         model: The weights before training, arrays by name. Floating-point arrays count.
-        clip_norm: To what the server clips a client's update, over all arrays together.
+        clip_norm: Norm to which the server clips a client's update, over all arrays together.
         canaries: How many there are. More than a tenth of a round's clients harm the model; the
             result says how much of the change of the weights was theirs.
-        seed: Of the directions, a secret; drawn by the system unless given.
+        seed: Seed of the directions, a secret; drawn by the system unless given.
         family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
         sampled: Whether rounds have only some of the clients, who stay unknown, so that a claim may
             rest on amplification. Else every round shows who took part, and what clients sent is
@@ -199,8 +199,8 @@ class IterateWatch:
 
         Args:
             claim: The claimed ε of a client, or a ``Claim``.
-            delta: δ; not needed beside a ``Claim``.
-            confidence: Of all bounds together.
+            delta: δ; not needed with a ``Claim``.
+            confidence: Confidence of all bounds together.
         """
         promised = as_claim(claim, delta=delta)
         request = Request(
@@ -215,19 +215,20 @@ class IterateWatch:
         knowledge: Literal["hidden", "known"] = "hidden" if self._sampled else "known"
         title = f"federated rounds, {self._canaries:,} canaries"
         bound, left = self._rounds.share_confidence(confidence, delta=at)
+        found = None if self._accounted is None else self._rounds.finding(bound=bound)
         views = measure_iterates(
             self._watch.summarise(),
             dataclasses.replace(request, claim=filled, confidence=left),
             dimension=self._layout.size,
             participation=knowledge,
+            noise="gaussian" if found and has_gaussian_noise(found) else "unknown",
             subject=title,
             caveats=tuple(self._cost.describe()),
         )
-        checks = () if self._accounted is None else (self._rounds.finding(bound=bound),)
         return Audit(
             subject=title,
             claim=filled,
-            findings=(*views, *checks),
+            findings=views if found is None else (*views, found),
             provenance=Provenance(
                 subject="rounds",
                 settings={

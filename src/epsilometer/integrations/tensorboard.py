@@ -21,10 +21,11 @@ def log_audit(
     Assumption: the writer writes into a folder of this machine.
 
     Args:
-        audit: Of any subject. Several views are tagged ``view-1/privacy.epsilon_bound``, and so on.
+        audit: Audit of any subject. Several views are tagged ``view-1/privacy.epsilon_bound``, and
+            so on.
         writer: A ``SummaryWriter`` of ``torch.utils.tensorboard`` or of tensorboardX, as
             ``TensorBoardLogger(…).experiment`` of Lightning.
-        step: At which step of training it was made.
+        step: Training step at which it was made.
         prefix: Before all names, which else might be taken.
     """
     missing = [n for n in ("add_scalar", "add_text", "log_dir") if not hasattr(writer, n)]

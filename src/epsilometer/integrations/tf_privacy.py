@@ -49,7 +49,7 @@ def read_books(
         source: A ``DpEvent``, or a ``PrivacyAccountant``; or nothing, and the arguments of
             ``compute_dp_sgd_privacy_statement`` by their names there.
         number_of_examples: Records of the training set.
-        batch_size: Of them, in a step.
+        batch_size: Records in a step.
         num_epochs: Passes over them.
         noise_multiplier: As the optimiser has it.
         used_microbatching: Whether a clipped gradient may be of several records; then TF-Privacy
@@ -94,7 +94,7 @@ def audited(optimizer: Any, *, records: int, batch_size: int) -> "Audited":
     Args:
         optimizer: As ``DPKerasSGDOptimizer``, with Gaussian noise.
         records: Records of the training set.
-        batch_size: Of them, in a step, as accounted for.
+        batch_size: Records in a step, as accounted for.
     """
     with needs("tensorflow", extra="tf"):
         import tensorflow as tf
@@ -148,9 +148,9 @@ class Audited:
 
         Args:
             books: A ``DpEvent``, an accountant, or what :func:`read_books` returned.
-            delta: δ of the claim; not needed beside a ``Claim``.
+            delta: δ of the claim; not needed with a ``Claim``.
             claim: The claimed ε, or a ``Claim``; by default what the books come to at ``delta``.
-            confidence: Of the audit.
+            confidence: Confidence of the audit.
         """
         entries = _as_entries(books)
         given = as_claim(claim, delta=delta)

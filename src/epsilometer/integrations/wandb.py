@@ -20,9 +20,10 @@ def log_audit(audit: Audit, *, run: Any = None, prefix: str = "privacy.") -> Non
     Assumption: W&B is set up, or offline (``WANDB_MODE=offline``).
 
     Args:
-        audit: Of any subject. Several views are named ``privacy.view-1.epsilon_bound``, and so on.
+        audit: Audit of any subject. Several views are named ``privacy.view-1.epsilon_bound``, and
+            so on.
         run: What ``wandb.init`` returned; by default the run that is active.
-        prefix: Before all names, which else might be taken: a training run has a seed of its own.
+        prefix: Before all names, which else might be taken: a training run has its own seed.
     """
     with needs("wandb", extra="wandb"):
         import wandb

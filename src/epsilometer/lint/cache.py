@@ -54,7 +54,7 @@ class Cache:
         self._used[key] = result
 
     def write(self) -> None:
-        """Write what was used in this call, and then what was known before, up to so many."""
+        """Write what was used in this call, and then what was known before, up to this many."""
         if self._file is None or all(key in self._known for key in self._used):
             return
         older = {key: each for key, each in self._known.items() if key not in self._used}
@@ -68,7 +68,7 @@ class Cache:
 
 
 def make_key(sources: list[Source]) -> str:
-    """Return what stands for texts, and for all that checks them."""
+    """Return a key for texts and for all code that checks them."""
     digest = hashlib.sha256(_describe_checker().encode())
     for source in sources:
         content = source.content

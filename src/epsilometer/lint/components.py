@@ -1,4 +1,4 @@
-"""Cut a project into files that import each other: each part is checked, and cached, alone."""
+"""Split a project into groups of files that import each other; each is checked and cached alone."""
 
 import re
 from collections.abc import Iterable
@@ -64,7 +64,7 @@ def _list_imports(text: str) -> list[Import]:
 
 
 def may_be_private(sources: Iterable[Source]) -> bool:
-    """Tell whether any of the texts names a DP library, or has an accountant of its own."""
+    """Tell whether any of the texts names a DP library, or has its own accountant."""
     markers = load_catalogue().markers
     for source in sources:
         text = to_text(source.content)

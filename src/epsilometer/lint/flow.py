@@ -67,7 +67,7 @@ class Value:
 
     Attributes:
         node: The expression.
-        module: Where it stands.
+        module: The module that contains it.
         frame: The call of the function around it, if one is looked at.
         path: The part of it that is meant: ``(0,)`` is the first of what it returns.
     """

@@ -29,7 +29,7 @@ class DpCall:
     Attributes:
         names: What is called.
         kind: ``accountant`` computes, or calibrates noise to, an ε of Poisson sampling; ``hedged``
-            prints another ε beside it; ``training`` is DP training without an ε of its own.
+            prints another ε beside it; ``training`` is DP training without its own ε.
         needs_method: Only where the module also calls a method of this name.
         needs_argument: Only where this argument is given.
         needs_word: Only where some name of the module contains this word.

@@ -1,4 +1,4 @@
-"""Parse a module into what the checks ask of it: names, bindings and calls."""
+"""Parse a module into what the checks need: names, bindings and calls."""
 
 import ast
 import re
@@ -130,7 +130,7 @@ class Call:
     """A call with its arguments by name, ``**`` and ``functools.partial`` taken apart.
 
     Attributes:
-        node: Where it stands.
+        node: Its place in the code.
         function: What is called.
         known: What that may be, by top package and last part.
         positional: Arguments given by position.

@@ -160,7 +160,7 @@ class Programs:
             self.find_unit(module, node).draws = True
 
     def _carry(self) -> None:
-        """Give every unit what the units that it reaches have, up to so many facts each."""
+        """Give every unit what the units that it reaches have, up to this many facts each."""
         waiting = deque(
             unit for unit in self._units.values() if unit.accountants or unit.engines or unit.draws
         )
@@ -263,7 +263,7 @@ def _join(user: Unit, used: Unit) -> None:
 
 
 def _add(facts: dict[int, Fact], fact: Fact) -> bool:
-    """Keep a fact, up to so many; tell whether it is new."""
+    """Keep a fact, up to this many; tell whether it is new."""
     if len(facts) >= _MOST or id(fact) in facts:
         return False
     facts[id(fact)] = fact

@@ -36,7 +36,7 @@ class Symbol:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A call, and the module it stands in."""
+    """A call, and the module that contains it."""
 
     module: Module
     call: Call

@@ -33,7 +33,7 @@ class Accountant:
     """A call that assumes Poisson sampling.
 
     Attributes:
-        module: Where it stands.
+        module: The module that contains it.
         call: The call.
         name: What is called there.
         kind: As of :class:`~epsilometer.lint.libraries.DpCall`.
@@ -50,7 +50,7 @@ class Accountant:
 
     @property
     def node(self) -> ast.Call:
-        """Where it stands."""
+        """Its place in the code."""
         return self.call.node
 
 
@@ -68,7 +68,7 @@ class Training:
     """A call that makes a trainer, which makes its own loader.
 
     Attributes:
-        module: Where it stands.
+        module: The module that contains it.
         call: The call.
         trainer: What is known of the class.
         overridden: Whether the project overrides what makes the loader.
@@ -85,7 +85,7 @@ class Loop:
     """A loop over something.
 
     Attributes:
-        module: Where it stands.
+        module: The module that contains it.
         node: The loop.
         trains: Whether a step of training is in it.
         updates: Whether that is more than gradients of a part of a batch.
@@ -248,7 +248,7 @@ class Roles:
 
     @property
     def reads_epsilon(self) -> bool:
-        """Tell whether the module asks an engine or an accountant for its ε."""
+        """Tell whether the module reads the ε of an engine or an accountant."""
         return bool({"get_epsilon", "get_privacy_spent"} & self.module.attributes)
 
     @cached_property
@@ -341,7 +341,7 @@ class Roles:
     def _find_inherited(self, call: Call) -> set[Known]:
         """Return the libraries' classes that a class of the project makes an object of.
 
-        Where it has a constructor of its own, that is in ``super().__init__()``. A class that
+        Where it has its own constructor, that is in ``super().__init__()``. A class that
         overrides how it draws is another sampler.
         """
         project, module = self._flow.project, self.module
@@ -361,7 +361,7 @@ class Roles:
 
     @cached_property
     def trainings(self) -> list[Training]:
-        """Calls that make trainers with a loader of their own."""
+        """Calls that make trainers with their own loader."""
         return [made for call in self.module.calls for made in self._read_training(call)]
 
     def _read_training(self, call: Call) -> Iterator[Training]:

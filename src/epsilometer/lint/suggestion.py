@@ -209,5 +209,5 @@ def _check_number(option: Option, number: Number | None) -> Iterator[tuple[str, 
 
 
 def write_number(number: Number) -> str:
-    """Return ``1e-05`` as a person writes it."""
+    """Return ``1e-05`` as written by hand."""
     return re.sub(r"e([+-])0+", r"e\1", repr(number)).replace("e+", "e")

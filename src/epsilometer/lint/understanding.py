@@ -1,4 +1,4 @@
-"""Say what was understood of each file: its libraries, accountants and samplers."""
+"""Report what was recognised in each file: libraries, accountants and samplers."""
 
 import ast
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class _Sampler:
     """What draws batches.
 
     Attributes:
-        module: Where it stands.
+        module: The module that contains it.
         node: What draws.
         name: What is called; empty where coins are thrown.
         how: How batches are drawn.

@@ -262,8 +262,8 @@ def squares(pixels: Tensor, backs: Tensor, shape: Shape) -> Tensor:
 
     Args:
         pixels: Products of all pairs of pixels, ``(n, high · wide, high · wide)``.
-        backs: Of all pairs of backprops, ``(n, height · width, height · width)``.
-        shape: Of the convolution.
+        backs: Sums over all pairs of backprops, ``(n, height · width, height · width)``.
+        shape: Shape of the convolution.
     """
     tiles = triton.cdiv(backs[0].numel(), 8 * _THREADS)
     out = pixels.new_empty(len(pixels), tiles)

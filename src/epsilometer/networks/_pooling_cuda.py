@@ -77,7 +77,7 @@ class MeanPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *backs: Tensor) -> Any:
-        """Give every pixel its share."""
+        """Distribute the gradient over the pixels."""
         back = backs[0].contiguous()
         out = back.new_empty(ctx.shape)
         z = ctx.saved_tensors[0] if ctx.bent else out

@@ -27,8 +27,8 @@ def draw_batches(
 ) -> Iterator[NDArray[np.int32]]:
     """Yield the batches of each epoch: ``(runs, steps, batch)``, filled up with −1 where shorter.
 
-    Same ``rng``, same batches, whatever the number of threads. With ``together=1`` every run has a
-    stream of its own, so that its batches do not depend on how many others there are.
+    Same ``rng``, same batches, whatever the number of threads. With ``together=1`` every run has
+    its own stream, so that its batches do not depend on how many others there are.
     """
     sizes = [min(together, runs - start) for start in range(0, runs, together)]
     streams = rng.spawn(len(sizes))

@@ -43,12 +43,14 @@ class ManyConv2d(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return all models' outputs."""
-        weight, bias, layer = self.own["weight"], self.own.get("bias"), self._layer
+        layer = self._layer
         (above, below), (left, right) = _padding(layer)
         if above + below + left + right:
             x = F.pad(x, (left, right, above, below))
-        if not _copies_patches(x):
+        if not self._copies_patches(x):
+            x = x.float()
             return self.remember(x.detach(), self._convolve(x.contiguous()))
+        x, (weight, bias) = self.tape.lower(x), self.lowered()
         columns, (height, width) = _columns(x, layer, self._memory)
         self._memory = columns
         examples = len(columns) // self.tape.runs
@@ -138,15 +140,30 @@ class ManyConv2d(Layer):
         if "bias" in sums:
             torch.sum(back.view(runs, -1, *back.shape[1:]), (1, 3, 4), out=sums["bias"])
 
-    def _keeps_gradients(self, x: Tensor) -> bool:
+    def _copies_patches(self, x: Tensor) -> bool:
+        """Tell whether to multiply with patches.
+
+        On the CPU, where torch's own are slower; on a GPU where products are on tensor cores, which
+        take numbers by eights.
+        """
+        if x.device.type == "cpu":
+            return True
         layer = self._layer
-        places = math.prod(
+        inputs = layer.in_channels * math.prod(layer.kernel_size)
+        sides = (layer.out_channels, inputs, self._count_places(x))
+        return self.tape.precision != "float32" and all(side % 8 == 0 for side in sides)
+
+    def _keeps_gradients(self, x: Tensor) -> bool:
+        return keeps_gradients(self._count_places(x), self._layer.weight.numel())
+
+    def _count_places(self, x: Tensor) -> int:
+        layer = self._layer
+        return math.prod(
             (side - apart * (size - 1) - 1) // step + 1
             for side, size, step, apart in zip(
                 x.shape[2:], layer.kernel_size, layer.stride, layer.dilation, strict=True
             )
         )
-        return keeps_gradients(places, layer.weight.numel())
 
     def _shape(self, x: Tensor) -> Any:
         from epsilometer.networks import _conv_cuda
@@ -163,11 +180,6 @@ class ManyConv2d(Layer):
 def _has_kernels(x: Tensor, layer: nn.Conv2d) -> bool:
     """Tell whether there are kernels of our own for a convolution."""
     return x.is_cuda and math.prod(layer.kernel_size) <= _TAPS and has("triton")
-
-
-def _copies_patches(x: Tensor) -> bool:
-    """Tell whether to multiply with patches: on the CPU, where torch's own are slower."""
-    return x.device.type == "cpu"
 
 
 class _ByModel(torch.autograd.Function):

@@ -102,7 +102,7 @@ def _on_gpu(training: Any, features: ArrayLike, labels: ArrayLike) -> float:
 
 @contextmanager
 def explain_full(device: str) -> Iterator[None]:
-    """Turn a device that is full into a sentence that says what to do.
+    """Describe a full device in a sentence that says what to do.
 
     And keeps to itself what vmap says of layers that it has no rule for: they are slow, and right.
     """

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -21,9 +21,16 @@ from epsilometer.networks.devices import (
     one_thread,
     own_randomness,
 )
-from epsilometer.networks.many import Initial, Loss, ManyModels, per_example, try_models
+from epsilometer.networks.many import (
+    Initial,
+    Loss,
+    ManyModels,
+    per_example,
+    try_models,
+    use_precision,
+)
 from epsilometer.networks.optimizers import SGD, Optimizer
-from epsilometer.networks.trainer import Batches, Canaries, NoCanaries
+from epsilometer.networks.trainer import Batches, Canaries, NoCanaries, Precision
 from epsilometer.sampling.samplers import Sampler, Shuffle
 from epsilometer.types import BoolArray, FloatArray
 
@@ -141,13 +148,17 @@ class EnsembleDPSGD:
         sampler: How batches are drawn.
         noise_multiplier: σ, in clipping norms.
         clip_norm: C.
-        learning_rate: Of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         optimizer: ``SGD()`` or ``Adam()`` of :mod:`~epsilometer.networks.optimizers`.
         batch_size: B; the expected one where it varies.
         epochs: Passes of the sampler.
         initial: ``"fresh"``: each run draws its own first weights, as ``reset_parameters`` would;
             ``"given"``: all begin with the module's.
         device: ``"cpu"`` or ``"cuda"``.
+        precision: What products multiply: ``"float32"``, or rounded ``"tf32"`` (GPUs alone) or
+            ``"bfloat16"``. Weights, norms, sums, noise and optimizer stay in single precision; what
+            is seen along a single canary stays in double. A clipped gradient may then be longer
+            than C by as much as its norm is rounded, about one percent.
         path: ``"general"`` takes ``torch.func`` for everything, to compare.
     """
 
@@ -163,6 +174,7 @@ class EnsembleDPSGD:
     epochs: int = field(default=1, kw_only=True)
     initial: Initial = field(default="fresh", kw_only=True)
     device: str = field(default="cpu", kw_only=True)
+    precision: Precision = field(default="float32", kw_only=True)
     path: Path = field(default="auto", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -175,6 +187,7 @@ class EnsembleDPSGD:
             raise InvalidArgument(f"Expected initial 'fresh' or 'given', got {self.initial!r}.")
         if self.path not in ("auto", "general"):
             raise InvalidArgument(f"Expected path 'auto' or 'general', got {self.path!r}.")
+        check_precision(self.precision, self.device)
         if self.device != "cpu" and not torch.cuda.is_available():
             raise InvalidArgument(
                 f"Expected a CUDA device for {self.device!r}, torch sees none here."
@@ -220,7 +233,7 @@ class EnsembleDPSGD:
             rng=rng,
         )
         run = _Run(self, models, canaries, generator)
-        with torch.no_grad():
+        with torch.no_grad(), use_precision("float32"):
             for epoch in drawn:
                 batches = np.where(epoch >= 0, epoch + left_out, -1) if left_out else epoch
                 exact = torch.from_numpy(rng.standard_normal((batches.shape[1], self.runs)))
@@ -274,9 +287,13 @@ class EnsembleDPSGD:
     def _models(self, x: Tensor, y: Tensor) -> ManyModels:
         """Return models, on the fast path where it computes what the module does."""
         tried, whole = x[:_TRIED], self.path == "general"
-        few, whole = try_models(self.module, tried, device=self.device, whole=whole)
+        few, whole = try_models(
+            self.module, tried, device=self.device, whole=whole, precision=self.precision
+        )
         check_loss(self.loss, few.plain(tried), y)
-        return ManyModels(self.module, self.runs, device=self.device, whole=whole)
+        return ManyModels(
+            self.module, self.runs, device=self.device, whole=whole, precision=self.precision
+        )
 
 
 class _Run:
@@ -328,7 +345,9 @@ class _Run:
             sums = models.sums.zero_()
         else:
             own = _fill_places(batch, keep, x.shape[0] - 1)
-            sums = models.sum_clipped(x[own], y[own], loss=self.loss, clip=how.clip_norm, keep=keep)
+            sums = models.sum_clipped(
+                _take(x, own), _take(y, own), loss=self.loss, clip=how.clip_norm, keep=keep
+            )
         if self.directions.shape[0] == 1:
             self._add_exact(sums, amounts, exact)
         else:
@@ -403,11 +422,23 @@ class _TorchBackend:
 TORCH = _TorchBackend()
 
 
+def check_precision(precision: Precision, device: str) -> None:
+    """Refuse what a device cannot do."""
+    if precision not in get_args(Precision):
+        names = ", ".join(get_args(Precision))
+        raise InvalidArgument(f"Expected a precision of {names}, got {precision!r}.")
+    if precision == "tf32" and device == "cpu":
+        raise InvalidArgument(
+            "Expected precision='float32' or 'bfloat16' on a CPU, got 'tf32', which GPUs alone "
+            "multiply."
+        )
+
+
 def check_labels(outputs: Tensor, least: int, most: int) -> None:
     """Refuse labels that the module has no outputs for.
 
     Args:
-        outputs: Of the module on some records.
+        outputs: Outputs of the module on some records.
         least: The smallest label of all records.
         most: The largest.
     """
@@ -423,7 +454,7 @@ def check_loss(given: Any, outputs: Tensor, y: Tensor) -> None:
 
     Args:
         given: The loss, as a user gave it.
-        outputs: Of the module on the first records.
+        outputs: Outputs of the module on the first records.
         y: Labels, of these records and further ones.
     """
     if not y.is_floating_point():
@@ -455,6 +486,11 @@ def _fill_places(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
     first = keep.to(torch.uint8).argmax(1, keepdim=True)
     instead = torch.where(keep.gather(1, first), batch.gather(1, first), spare)
     return torch.where(keep, batch, instead)
+
+
+def _take(records: Tensor, which: Tensor) -> Tensor:
+    """Return records by number; whole rows are copied, which is quicker than ``[]``."""
+    return records.index_select(0, which.flatten()).view(*which.shape, *records.shape[1:])
 
 
 def _to_numpy(tensor: Tensor) -> FloatArray:

@@ -1,6 +1,6 @@
 """Train many independent runs of DP-SGD with JAX: vectorised over runs, compiled per epoch.
 
-Every run has keys of its own, made of the number of the run and the number of the step. So what a
+Every run has its own keys, made of the number of the run and the number of the step. So what a
 run draws does not depend on how many others are trained beside it, or on how memory divides them.
 """
 
@@ -20,7 +20,7 @@ from epsilometer.core.settings import DATA
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.batches import draw_batches
 from epsilometer.networks.optimizers import SGD, Adam
-from epsilometer.networks.trainer import Batches, Canaries, NoCanaries
+from epsilometer.networks.trainer import Batches, Canaries, NoCanaries, Precision
 from epsilometer.sampling.samplers import Sampler, Shuffle
 from epsilometer.types import BoolArray, FloatArray
 
@@ -122,7 +122,7 @@ class JaxDPSGD:
         sampler: How batches are drawn.
         noise_multiplier: σ, in clipping norms.
         clip_norm: C.
-        learning_rate: Of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         optimizer: ``SGD()`` or ``Adam()`` of :mod:`~epsilometer.networks.optimizers`, or a
             ``GradientTransformation`` of optax, whose updates are multiplied by the learning rate.
         batch_size: B; the expected one where it varies.
@@ -557,8 +557,15 @@ def _find_device(name: str) -> Any:
 class _JaxBackend:
     """JAX, as of :class:`~epsilometer.networks.trainer.Backend`."""
 
-    def make_trainer(self, module: JaxModel, loss: Any, **settings: Any) -> JaxDPSGD:
+    def make_trainer(
+        self, module: JaxModel, loss: Any, *, precision: Precision = "float32", **settings: Any
+    ) -> JaxDPSGD:
         """Return one training."""
+        if precision != "float32":
+            raise InvalidArgument(
+                f"Expected precision='float32' for a JaxModel, got {precision!r}. Other precisions "
+                "need a torch.nn.Module."
+            )
         if settings.get("optimizer") is None:
             settings["optimizer"] = _SGD
         return JaxDPSGD(module, cross_entropy if loss is None else loss, **settings)

@@ -5,7 +5,6 @@ those of the first model. What it was given (activations) and what came back (ba
 for the norm of every example's gradient, and for their weighted sum.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,15 +15,35 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from epsilometer.networks.trainer import Precision
+
 Parameters = dict[str, Tensor]
 
 
 @dataclass
 class Tape:
-    """What the layers were given and gave in one forward pass, in the order of their calls."""
+    """What the layers were given and gave in one forward pass, in the order of their calls.
+
+    Attributes:
+        runs: How many models.
+        precision: In which products are computed.
+        calls: Calls of layers.
+        examples: Examples of all models in this pass.
+    """
 
     runs: int
+    precision: Precision = "float32"
     calls: list["Call"] = field(default_factory=list)
+    examples: int = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What is multiplied."""
+        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+
+    def lower(self, x: Tensor) -> Tensor:
+        """Return numbers as products take them: rounded where the precision says so."""
+        return x.to(self.dtype) if x.is_floating_point() else x
 
 
 @dataclass
@@ -44,6 +63,11 @@ class Call:
 
     def __post_init__(self) -> None:
         self.version = self.gave._version
+
+    @property
+    def part(self) -> tuple[int, str]:
+        """What of the models is differentiated: a layer, or one parameter of its own."""
+        return id(self.layer), self.given if isinstance(self.given, str) else ""
 
     @property
     def written_over(self) -> bool:
@@ -78,17 +102,22 @@ class Layer(nn.Module):
         self.original = (layer,)
 
     def remember(self, given: Any, gave: Tensor) -> Tensor:
-        """Write a call down and returns what it gave, so that the loss can be derived by it."""
+        """Record a call and return its value, so that the loss can be differentiated by it."""
         if not gave.requires_grad:  # nothing before it is differentiated: the graph begins here
             gave.requires_grad_()
         self.tape.calls.append(Call(self, given, gave))
         return gave
 
     def train(self, mode: bool = True) -> "Layer":
-        """Switch the layer that it was made from too, which torch does not see."""
+        """Switch the original layer too, which torch does not see."""
         super().train(mode)
         self.original[0].train(mode)
         return self
+
+    def lowered(self) -> tuple[Tensor, Tensor | None]:
+        """Return weights and biases as products take them."""
+        bias = self.own.get("bias")
+        return self.tape.lower(self.own["weight"]), None if bias is None else self.tape.lower(bias)
 
     def measure(self, given: Any, back: Tensor) -> tuple[Tensor, Any]:
         """Return squared norms of gradients per example, and what :meth:`add_up` needs.
@@ -111,7 +140,8 @@ def keeps_gradients(places: int, size: int) -> bool:
 
 def row_squares(rows: Tensor) -> Tensor:
     """Return squared norm of every row of ``(n, …)``."""
-    norms: Tensor = torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1)
+    flat = rows.reshape(len(rows), -1)
+    norms: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float32)
     return norms.square_()
 
 
@@ -130,7 +160,7 @@ def measure_outer(a: Tensor, b: Tensor, own: Parameters) -> tuple[Tensor, Any]:
     kept: Any
     if not keeps_gradients(places, size):
         pairs = torch.bmm(a.transpose(1, 2), a).mul_(torch.bmm(b.transpose(1, 2), b))
-        squares, kept = pairs.sum((1, 2)).clamp_min_(0), Outer(a, b)
+        squares, kept = pairs.sum((1, 2), dtype=torch.float32).clamp_min_(0), Outer(a, b)
     else:
         gradients = torch.bmm(b, a.transpose(1, 2))
         squares, kept = row_squares(gradients), (gradients,)
@@ -150,19 +180,37 @@ def add_up_outer(kept: Any, weights: Tensor, sums: Parameters) -> None:
             weighted(gradients, weights, sums[name])
         return
     a, b = kept
-    scaled = (b * weights.reshape(-1, 1, 1)).view(runs, examples, *b.shape[1:])
+    scaled = (b * weights.to(b.dtype).reshape(-1, 1, 1)).view(runs, examples, *b.shape[1:])
     rows = scaled.transpose(2, 3).reshape(runs, -1, b.shape[1])
     columns = a.transpose(1, 2).reshape(runs, -1, a.shape[1])
-    torch.bmm(rows.transpose(1, 2), columns, out=into)
+    multiply_into(rows.transpose(1, 2), columns, into)
     if "bias" in sums:
-        torch.sum(rows, 1, out=sums["bias"])
+        torch.sum(rows, 1, dtype=into.dtype, out=sums["bias"])
 
 
 def weighted(gradients: Tensor, weights: Tensor, into: Tensor) -> None:
     """Write the weighted sum of every model's gradients."""
     runs = into.shape[0]
     rows = gradients.reshape(runs, weights.shape[1], -1)
-    into.copy_(torch.bmm(weights[:, None, :], rows).view_as(into))
+    into.copy_(_multiply(weights[:, None, :].to(rows.dtype), rows).view_as(into))
+
+
+def multiply_into(a: Tensor, b: Tensor, into: Tensor) -> None:
+    """Write a batched product, which is summed in single precision."""
+    if a.dtype == into.dtype:
+        torch.bmm(a, b, out=into)
+    else:
+        into.copy_(_multiply(a, b))
+
+
+def _multiply(a: Tensor, b: Tensor) -> Tensor:
+    """Return a batched product in single precision."""
+    if a.dtype == torch.float32:
+        return torch.bmm(a, b)
+    if a.is_cuda:
+        product: Any = torch.bmm
+        return product(a, b, out_dtype=torch.float32)  # type: ignore[no-any-return]
+    return torch.bmm(a.float(), b.float())
 
 
 def sum_of(parts: Any) -> Tensor:
@@ -176,7 +224,7 @@ class ManyLinear(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return all models' outputs."""
-        runs, weight, bias = self.tape.runs, self.own["weight"], self.own.get("bias")
+        x, runs, (weight, bias) = self.tape.lower(x), self.tape.runs, self.lowered()
         rows = x.reshape(runs, -1, x.shape[-1])
         if bias is None:
             z = torch.bmm(rows, weight.transpose(1, 2))
@@ -187,7 +235,7 @@ class ManyLinear(Layer):
     def measure(self, given: Tensor, back: Tensor) -> tuple[Tensor, Any]:
         """Measure a gradient that is an outer product, or for a sequence a sum of them."""
         if given.ndim > 2:
-            return measure_outer(_columns(given), _columns(back), self.own)
+            return measure_outer(places_last(given), places_last(back), self.own)
         square = row_squares(given)
         if "bias" in self.own:
             square.add_(1)
@@ -199,17 +247,25 @@ class ManyLinear(Layer):
 
 
 class ManyEmbedding(Layer):
-    """``nn.Embedding`` without ``max_norm`` and the like."""
+    """``nn.Embedding`` without ``max_norm`` and the like.
+
+    Attributes:
+        shared: Whether its words are the same for all examples, as numbers of places are.
+    """
+
+    shared = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the rows of each model's own table."""
         weight = self.own["weight"]
+        if self.shared:  # models differ in the rows: every example gets them
+            x = x.expand(self.tape.examples, *(x.shape if x.ndim == 1 else x.shape[1:]))
         words = x.reshape(self.tape.runs, -1)
         rows = torch.gather(weight, 1, words[..., None].expand(-1, -1, weight.shape[-1]))
         return self.remember(x, rows.view(*x.shape, -1))
 
     def measure(self, given: Tensor, back: Tensor) -> tuple[Tensor, Any]:
-        """Add gradients of equal words up; those of others are orthogonal."""
+        """Sum the gradients of equal words; those of others are orthogonal."""
         words = given.reshape(len(given), -1)
         back = back.reshape(*words.shape, back.shape[-1])
         padding: Any = self.original[0].padding_idx
@@ -271,7 +327,31 @@ class ManyNorm(Layer):
             weighted(gradients, weights, sums[name])
 
 
-class ManyOthers(Layer):
+class OwnParameters(Layer):
+    """Parameters that a module uses in its own forward pass: each example has a copy of them.
+
+    Each begins with an axis of length 1, in whose place examples come, as for embeddings of places.
+    """
+
+    def hand_out(self, module: nn.Module) -> None:
+        """Give a module the copies for the examples of this pass."""
+        examples = self.tape.examples // self.tape.runs
+        for name, own in self.own.items():
+            copies = own.expand(-1, examples, *own.shape[2:]).flatten(0, 1).requires_grad_()
+            self.tape.calls.append(Call(self, name, copies))
+            setattr(module, name, copies)
+
+    def measure(self, given: str, back: Tensor) -> tuple[Tensor, Any]:
+        """Use the gradients themselves."""
+        return row_squares(back), (given, back)
+
+    def add_up(self, kept: Any, weights: Tensor, sums: Parameters) -> None:
+        """Use the gradients themselves."""
+        name, gradients = kept
+        weighted(gradients, weights, sums[name])
+
+
+class ManyOthers(OwnParameters):
     """Any other module, through ``torch.func``: each example has its own copy of the parameters.
 
     Their gradients are kept per example until they are summed: memory grows with the batch.
@@ -282,6 +362,8 @@ class ManyOthers(Layer):
         if any(isinstance(option, Tensor) for option in options.values()):
             raise TypeError("a tensor by keyword may be one for all examples, or one for each")
         module, runs = self.original[0], self.tape.runs
+        # What a module does with its parameters is not known: it is done in single precision.
+        inputs = tuple(x.float() if x.is_floating_point() else x for x in inputs)
         examples = inputs[0].shape[0] // runs
         copies = {
             name: own.unsqueeze(1)
@@ -310,15 +392,6 @@ class ManyOthers(Layer):
             return tuple(part if part.numel() else None for part in gave)
         return gave
 
-    def measure(self, given: str, back: Tensor) -> tuple[Tensor, Any]:
-        """Use the gradients themselves."""
-        return row_squares(back), (given, back)
-
-    def add_up(self, kept: Any, weights: Tensor, sums: Parameters) -> None:
-        """Use the gradients themselves."""
-        name, gradients = kept
-        weighted(gradients, weights, sums[name])
-
 
 @contextmanager
 def _freeze_padding(module: nn.Module) -> Iterator[None]:
@@ -339,23 +412,6 @@ def _freeze_padding(module: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-def fresh(layer: Any, name: str, into: Tensor, generator: torch.Generator) -> bool:
-    """Draw a parameter of every model as ``reset_parameters`` would; False if it is not known."""
-    kind = type(layer)  # exactly: a class made from it may draw otherwise
-    if kind is nn.Linear or kind is nn.Conv2d:
-        reach = 1 / math.sqrt(math.prod(layer.weight.shape[1:]))
-        into.uniform_(-reach, reach, generator=generator)
-    elif kind is nn.Embedding:
-        into.normal_(generator=generator)
-        if layer.padding_idx is not None:
-            into[:, layer.padding_idx] = 0
-    elif kind in (nn.LayerNorm, nn.GroupNorm):
-        into.fill_(1.0 if name == "weight" else 0.0)
-    else:
-        return False
-    return True
-
-
-def _columns(sequence: Tensor) -> Tensor:
+def places_last(sequence: Tensor) -> Tensor:
     """Return ``(n, …, size)`` as ``(n, size, places)``; a view where it can be one."""
     return sequence.reshape(len(sequence), -1, sequence.shape[-1]).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""What clients do with a model before they send it back: plain training on their own records."""
+"""Training of a model by clients, on their own records."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.devices import as_numbers, as_tensor
 from epsilometer.networks.ensemble import check_labels, check_loss
-from epsilometer.networks.many import Loss, ManyModels, per_example, without_tf32
+from epsilometer.networks.many import Loss, ManyModels, per_example, use_precision
 from epsilometer.networks.optimizers import Optimizer
 from epsilometer.sampling.samplers import Shuffle
 from epsilometer.types import IntArray
@@ -73,7 +73,7 @@ class Clients:
         return ClientRecords(x, y, sizes)
 
     def take_first(self, count: int) -> ClientRecords:
-        """Return records of the first clients, so many together if there are."""
+        """Return records of the first clients, this many together if there are."""
         return self.take(range(min(count, len(self._given))))  # each has one at least
 
 
@@ -107,7 +107,7 @@ class ClientTrainer(Protocol):
     def updates(
         self, weights: Tensor, batches: Sequence[Batches], records: ClientRecords
     ) -> Iterator[Tensor]:
-        """Return how far clients went from ``weights``, some at a time: ``(clients, size)``.
+        """Return the updates of clients from ``weights``, some at a time: ``(clients, size)``.
 
         Args:
             weights: Where all begin, ``(size,)``.
@@ -183,7 +183,7 @@ class Together:
     def updates(
         self, weights: Tensor, batches: Sequence[Batches], records: ClientRecords
     ) -> Iterator[Tensor]:
-        """Do as of :class:`ClientTrainer`; clients with as many steps are trained together."""
+        """Train as :class:`ClientTrainer`; clients with equally many steps are trained together."""
         longest = sorted(batches, key=len, reverse=True)
         for start in range(0, len(longest), self._models.runs):
             yield self._group(weights, longest[start : start + self._models.runs], records)
@@ -283,7 +283,7 @@ class OneByOne:
         for batch in batches:
             self._load(flat[0])
             picked = torch.from_numpy(batch).to(flat.device)
-            with torch.enable_grad(), without_tf32():
+            with torch.enable_grad(), use_precision("float32"):
                 out = self._module(records.x[picked])
                 loss = self._loss(out, records.y[picked]).mean()
                 found = torch.autograd.grad(loss, self._own, allow_unused=True)
@@ -307,7 +307,7 @@ def _stack_batches(batches: list[IntArray], rows: int) -> tuple[IntArray, np.nda
     """Return batches as rows of one width, and which places count.
 
     The others are filled with a record of the same batch, so that nothing is differentiated that
-    the batch has not; rows without a batch have the first record of all, and nobody reads them.
+    the batch has not; rows without a batch have the first record of all, and no one reads them.
     """
     width = max(batch.size for batch in batches)
     places = np.zeros((rows, width), np.int64)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from epsilometer.errors import InvalidArgument
+from epsilometer.networks.attention import ManyAttention, is_plain_attention
 from epsilometer.networks.convolution import ManyConv2d
 from epsilometer.networks.layers import (
     Layer,
@@ -16,12 +17,25 @@ from epsilometer.networks.layers import (
     ManyLinear,
     ManyNorm,
     ManyOthers,
+    OwnParameters,
     Parameters,
     Tape,
-    fresh,
     sum_of,
 )
+from epsilometer.networks.modules import (
+    check_module,
+    draw_weights,
+    find_shared,
+    forbid_in_place,
+    has_parameters,
+    is_partly_frozen,
+    is_tied,
+    quote_error,
+    track_layers,
+    uses_spreadable,
+)
 from epsilometer.networks.quick_layers import quicken_layer, quicken_pooling
+from epsilometer.networks.trainer import Precision
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Initial: TypeAlias = Literal["fresh", "given"]
@@ -30,7 +44,7 @@ _TINY = 1e-6  # added to norms, as Opacus does: never divides by zero, never cli
 
 
 class ManyModels:
-    """``runs`` models with weights of their own, called and differentiated together.
+    """``runs`` models with their own weights, called and differentiated together.
 
     Layers that are known take a fast path, which keeps no gradient of a single example but where it
     is smaller than the activations it is made of; what is not known goes through ``torch.func``.
@@ -45,7 +59,13 @@ class ManyModels:
     """
 
     def __init__(
-        self, module: nn.Module, runs: int, *, device: str = "cpu", whole: bool = False
+        self,
+        module: nn.Module,
+        runs: int,
+        *,
+        device: str = "cpu",
+        whole: bool = False,
+        precision: Precision = "float32",
     ) -> None:
         """Copy ``module``, which is left as it is.
 
@@ -54,12 +74,15 @@ class ManyModels:
             runs: How many models.
             device: Where they live.
             whole: Take ``torch.func`` for everything.
+            precision: What products of :meth:`sum_clipped` multiply; sums, norms and what
+                ``torch.func`` does are in single precision.
         """
-        _check_module(module)
+        check_module(module)
         self.runs, self.device = runs, device
         self._plain = copy.deepcopy(module).to(device).train()
-        self._tape = Tape(runs)
-        self._tied = _is_tied(self._plain)
+        self._tape = Tape(runs, precision)
+        self._tied = is_tied(self._plain)
+        self._looked = False
         self._swap_layers(whole or self._tied)
         columns = self._list_columns()
         width = max((stop for _, _, _, stop in columns), default=0)
@@ -85,7 +108,7 @@ class ManyModels:
         return sum(
             stop - start
             for layer, _, start, stop in self._columns_of
-            if isinstance(layer, ManyOthers)
+            if isinstance(layer, OwnParameters)
         )
 
     @property
@@ -98,20 +121,39 @@ class ManyModels:
         for layer, name, start, stop in self._columns_of:
             given = layer.original[0].get_parameter(name)
             into = self.parameters[:, start:stop].view(self.runs, *given.shape)
-            owner, last = _find_owner(layer.original[0], name)
             if initial == "given":
                 into.copy_(given.detach().expand_as(into))
-            elif not fresh(owner, last, into, generator):
-                _redraw(owner, last, into, generator)
+            else:
+                draw_weights(layer.original[0], name, into, generator)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return outputs for every model's own examples: ``(runs, examples, …)`` in and out."""
-        self._tape.calls.clear()
+        self._begin(x)
         out = self._many(x.flatten(0, 1))
         return out.view(self.runs, -1, *out.shape[1:])  # type: ignore[no-any-return]
 
+    def _begin(self, x: Tensor) -> None:
+        """Prepare layers for examples of every model."""
+        self._tape.calls.clear()
+        self._tape.examples = self.runs * x.shape[1]
+        if not self._looked:
+            self._looked = True
+            self._find_shared(x[0, :1])
+        if self._held is not None:
+            self._held.hand_out(self._many)
+
+    def _find_shared(self, x: Tensor) -> None:
+        """Tell embeddings whether they are given numbers of places; ``x`` is one example."""
+        embeddings = {
+            prefix.rstrip("."): layer
+            for prefix, layer in self._layers
+            if isinstance(layer, ManyEmbedding)
+        }
+        for name in find_shared(self._plain, list(embeddings), x):
+            embeddings[name].shared = True
+
     def forget(self) -> None:
-        """Let go of what the last pass keeps for gradients; the next would anyway."""
+        """Release what the last pass keeps for gradients; the next pass would do so anyway."""
         self._tape.calls.clear()
 
     def until_random(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -123,6 +165,7 @@ class ManyModels:
             x: Examples of every model, ``(runs, examples, …)``.
         """
         layers = list(self._many) if type(self._many) is nn.Sequential else [self._many]
+        self._begin(x)
         given = x.flatten(0, 1)
         while layers:
             before = _generator_state(given)
@@ -138,7 +181,7 @@ class ManyModels:
         rest = nn.Sequential(*(map(quicken_layer, layers) if self.device == "cpu" else layers))
 
         def go_on(some: Tensor) -> Tensor:
-            self._tape.calls.clear()
+            self._begin(some)
             out = rest(some.flatten(0, 1))
             return out.view(self.runs, -1, *out.shape[1:])  # type: ignore[no-any-return]
 
@@ -183,9 +226,10 @@ class ManyModels:
         self, x: Tensor, y: Tensor, *, loss: Loss, weigh: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Return sums of per-example gradients; ``weigh`` makes weights of their norms."""
-        with torch.enable_grad(), without_tf32():
-            out = self(x)
-            losses = loss(out.flatten(0, 1), y.flatten(0, 1))
+        precision = self._tape.precision
+        with torch.enable_grad(), use_precision(precision):
+            out = self(self._tape.lower(x))
+            losses = loss(out.flatten(0, 1).float(), y.flatten(0, 1))
             calls = list(self._tape.calls)
             backs = torch.autograd.grad(
                 losses.sum(), [call.gave for call in calls], allow_unused=True
@@ -194,11 +238,12 @@ class ManyModels:
         reached = [
             (call, back) for call, back in zip(calls, backs, strict=True) if back is not None
         ]
-        with torch.no_grad(), without_tf32():
+        with torch.no_grad(), use_precision(precision):
             measured = [call.layer.measure(call.given, back) for call, back in reached]
             norms = sum_of(squares for squares, _ in measured).sqrt_().view(self.runs, -1)
-            weights = weigh(norms)
-            if len(reached) < self._expected:
+            weights = _round_down(weigh(norms), self._tape.dtype)
+            parts = {call.part for call, _ in reached}
+            if len(parts) < self._expected:
                 self.sums.zero_()  # of layers that this forward pass did not reach
             for (call, _), (_, kept) in zip(reached, measured, strict=True):
                 call.layer.add_up(kept, weights, self._sums_of[id(call.layer)])
@@ -215,7 +260,7 @@ class ManyModels:
         shaken = torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
         self.parameters.add_(shaken.to(self.device), alpha=0.1)
         try:
-            with self.settled(), without_tf32():
+            with self.settled(), use_precision("float32"):
                 agrees = self._agrees(x)
             self._try(x)  # some layers raise in training only
             return agrees
@@ -266,7 +311,7 @@ class ManyModels:
 
     def try_out(self, x: Tensor) -> None:
         """Say why, if ``torch.func`` cannot run the module on ``(examples, …)`` either."""
-        with _track_layers(self._plain) as inside:
+        with track_layers(self._plain) as inside:
             try:
                 self._try(x)
             except Exception as error:  # whatever a forward pass may raise
@@ -276,14 +321,26 @@ class ManyModels:
                 guilty = inside[-1] if inside else type(self._plain).__name__
                 raise InvalidArgument(
                     f"Expected a module that can be run for many models at once, {guilty} "
-                    f"cannot: {_quote_error(error)} Layers that are always supported: "
+                    f"cannot: {quote_error(error)} Layers that are always supported: "
                     "Linear, Conv2d, Embedding, LayerNorm, GroupNorm; others must work with "
                     "torch.func.vmap."
                 ) from error
 
+    def try_lower(self, x: Tensor) -> None:
+        """Say why, if the module's own operations do not take rounded numbers."""
+        try:
+            self._try(x)
+        except Exception as error:  # whatever a forward pass may raise
+            if is_full(error):
+                raise
+            raise InvalidArgument(
+                f"Expected a module that can be run with precision={self._tape.precision!r}, it "
+                f"raises: {quote_error(error)} Give precision='float32'."
+            ) from error
+
     def one_by_one(self, x: Tensor) -> bool:
         """Tell whether outputs for an example do not depend on the others of its batch."""
-        with torch.no_grad(), self.settled(), without_tf32():
+        with torch.no_grad(), self.settled(), use_precision("float32"):
             together = self._plain(x)
             try:
                 alone = torch.cat([self._plain(one[None]) for one in x])
@@ -324,15 +381,32 @@ class ManyModels:
     def _swap_layers(self, whole: bool) -> None:
         """Put layers of many models in the place of those of one."""
         self._layers: list[tuple[str, Layer]] = []
-        if whole or _has_parameters(self._plain) or not list(self._plain.children()):
-            kind = ManyOthers if whole or _is_partly_frozen(self._plain) else layer_for(self._plain)
+        self._held: OwnParameters | None = None
+        if whole or not uses_spreadable(self._plain) or not list(self._plain.children()):
+            kind = ManyOthers if whole or is_partly_frozen(self._plain) else layer_for(self._plain)
             self._many: nn.Module = kind(self._plain, self._tape)
             self._layers.append(("", self._many))
         else:
             self._many = copy.deepcopy(self._plain)
-            _forbid_in_place(self._many)
+            forbid_in_place(self._many)
+            self._hold_own()
             self._swap_within(self._many, "")
         self._prefix = {id(layer): prefix for prefix, layer in self._layers}
+
+    def _hold_own(self) -> None:
+        """Take the parameters that the module itself uses out of it."""
+        own = [
+            (name, part)
+            for name, part in self._many.named_parameters(recurse=False)
+            if part.requires_grad
+        ]
+        if own:
+            holder = nn.Module()
+            for name, part in own:
+                delattr(self._many, name)
+                holder.register_parameter(name, part)
+            self._held = OwnParameters(holder, self._tape)
+            self._layers.append(("", self._held))
 
     def _swap_within(self, parent: nn.Module, prefix: str) -> None:
         quicken_pooling(parent)
@@ -340,9 +414,18 @@ class ManyModels:
             if not any(parameter.requires_grad for parameter in child.parameters()):
                 continue  # nothing to train: one for all models
             where = f"{prefix}{name}."
-            if type(child) is nn.Linear or _has_parameters(child):
+            if (
+                type(child) is nn.MultiheadAttention
+                and is_plain_attention(child)
+                and not is_partly_frozen(child)
+            ):
+                attention = ManyAttention(child, self._tape)
+                setattr(parent, name, attention)
+                self._layers.append((f"{where}in_proj_", attention.projections))
+                self._layers.append((f"{where}out_proj.", attention.out))
+            elif type(child) is nn.Linear or has_parameters(child):
                 kind = layer_for(child)
-                if _is_partly_frozen(child):
+                if is_partly_frozen(child):
                     kind = ManyOthers
                 layer = kind(child, self._tape)
                 setattr(parent, name, layer)
@@ -370,7 +453,7 @@ class ManyModels:
             layer.own[name] = self.parameters[:, start:stop].view(self.runs, *shape)
             self._sums_of[id(layer)][name] = self.sums[:, start:stop].view(self.runs, *shape)
         for _, layer in self._layers:
-            self._expected += len(layer.own) if isinstance(layer, ManyOthers) else 1
+            self._expected += len(layer.own) if isinstance(layer, OwnParameters) else 1
 
 
 def layer_for(module: nn.Module) -> type[Layer]:
@@ -401,7 +484,12 @@ _KNOWN: dict[type[nn.Module], tuple[type[Layer], Callable[[Any], bool]]] = {
 
 
 def try_models(
-    module: nn.Module, tried: Tensor, *, device: str, whole: bool = False
+    module: nn.Module,
+    tried: Tensor,
+    *,
+    device: str,
+    whole: bool = False,
+    precision: Precision = "float32",
 ) -> tuple[ManyModels, bool]:
     """Return two models that compute what the module does, and whether by ``torch.func`` alone.
 
@@ -410,6 +498,7 @@ def try_models(
         tried: Examples on which the fast path is compared with the module, ``(examples, …)``.
         device: Where they live.
         whole: Take ``torch.func`` for everything.
+        precision: In which models will be trained.
     """
     few = ManyModels(module, 2, device=device, whole=whole)
     if not few.general and not few.agree(tried):
@@ -423,6 +512,8 @@ def try_models(
             "two records are not those for each alone: one record moves the gradients of all "
             "others, and clipping bounds nothing. In place of batch normalisation take GroupNorm."
         )
+    if precision != "float32":
+        ManyModels(module, 2, device=device, whole=whole, precision=precision).try_lower(tried)
     return few, whole
 
 
@@ -456,15 +547,24 @@ def per_example(loss: Any) -> Loss:
 
 
 @contextmanager
-def without_tf32() -> Iterator[None]:
-    """Compute convolutions of cuDNN as on the CPU: not rounded to TF32, in one order."""
+def use_precision(precision: Precision) -> Iterator[None]:
+    """Round factors on a GPU to TF32 or not at all, whatever was set; sum in one order."""
     cudnn: Any = torch.backends.cudnn
-    before = cudnn.allow_tf32, cudnn.deterministic
-    cudnn.allow_tf32, cudnn.deterministic = False, True
+    products: Any = torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32
+    cudnn.allow_tf32 = products.allow_tf32 = precision == "tf32"
+    cudnn.deterministic = True
     try:
         yield
     finally:
-        cudnn.allow_tf32, cudnn.deterministic = before
+        cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32 = before
+
+
+def _round_down(weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return weights of a precision that are not larger: rounding must not clip too little."""
+    if dtype == torch.float32:
+        return weights
+    return weights.float().view(torch.int32).bitwise_and_(-(2**16)).view(torch.float32)
 
 
 def _generator_state(tensor: Tensor) -> Tensor:
@@ -480,47 +580,6 @@ def is_full(error: Exception) -> bool:
     )
 
 
-def _check_module(module: nn.Module) -> None:
-    if not isinstance(module, nn.Module):
-        raise InvalidArgument(f"Expected a torch.nn.Module, got {type(module).__name__}.")
-    for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            raise InvalidArgument(
-                f"Expected no batch normalisation, got {type(part).__name__} at {name!r}: it mixes "
-                "the examples of a batch, so that one record moves the gradients of all others and "
-                "clipping bounds nothing. Use GroupNorm or LayerNorm."
-            )
-        if any(
-            isinstance(own, nn.UninitializedParameter) for own in part.parameters(recurse=False)
-        ):
-            raise InvalidArgument(
-                f"Expected parameters with a shape, got {type(part).__name__} at {name!r}: "
-                "call the module once before."
-            )
-    devices = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
-    if len(devices) > 1:
-        raise InvalidArgument(
-            f"Expected all parameters on one device, got {', '.join(sorted(devices))}."
-        )
-    if devices == {"meta"}:
-        raise InvalidArgument(
-            "Expected parameters with values, got a module on the meta device: "
-            "give them memory with module.to_empty(device=...) and initialise them."
-        )
-    kinds = {parameter.dtype for parameter in module.parameters() if parameter.requires_grad}
-    if kinds - {torch.float32}:
-        raise InvalidArgument(
-            f"Expected parameters of torch.float32, got {', '.join(sorted(map(str, kinds)))}."
-        )
-
-
-def _forbid_in_place(module: nn.Module) -> None:
-    """Forbid writing over outputs of layers, by which the loss is differentiated."""
-    for part in module.modules():
-        if getattr(part, "inplace", None) is True:
-            part.inplace = False  # type: ignore[assignment]
-
-
 def _tilt_loss(outputs: Tensor, _: Tensor) -> Tensor:
     """Return a loss without labels whose gradient vanishes for no output in particular."""
     flat = outputs.reshape(len(outputs), -1)
@@ -530,58 +589,3 @@ def _tilt_loss(outputs: Tensor, _: Tensor) -> Tensor:
 def _is_near(a: Tensor, b: Tensor) -> bool:
     """Tell whether two differ by rounding alone; other computations differ by far more."""
     return a.shape == b.shape and bool((a - b).norm() <= 1e-3 * b.norm() + 1e-5)
-
-
-@contextmanager
-def _track_layers(module: nn.Module) -> Iterator[list[str]]:
-    """Return names of the layers that a call has entered and not left, the innermost last."""
-    inside: list[str] = []
-    handles = []
-    for name, part in module.named_modules():
-        said = f"{type(part).__name__} at {name!r}" if name else type(part).__name__
-        handles.append(part.register_forward_pre_hook(lambda *_, said=said: inside.append(said)))
-        handles.append(part.register_forward_hook(lambda *_: (inside.pop(), None)[1]))
-    try:
-        yield inside
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _quote_error(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".") + "."
-
-
-def _is_partly_frozen(module: nn.Module) -> bool:
-    return not all(parameter.requires_grad for parameter in module.parameters())
-
-
-def _has_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(recurse=False), None) is not None
-
-
-def _is_tied(module: nn.Module) -> bool:
-    every = [id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False)]
-    return len(every) > len(set(every))
-
-
-def _find_owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, last = name.rpartition(".")
-    return module.get_submodule(path), last
-
-
-def _redraw(owner: nn.Module, name: str, into: Tensor, generator: torch.Generator) -> None:
-    """Call the module's ``reset_parameters`` per model; keep the given where it has none."""
-    reset = getattr(owner, "reset_parameters", None) or getattr(owner, "_reset_parameters", None)
-    if reset is None:
-        into.copy_(owner.get_parameter(name).detach().expand_as(into))
-        return
-    before = {key: value.clone() for key, value in owner.state_dict().items()}
-    seeds = torch.randint(2**62, (into.shape[0],), generator=generator, device=generator.device)
-    with torch.random.fork_rng():
-        for row, seed in zip(into, seeds.tolist(), strict=True):
-            torch.manual_seed(seed)
-            reset()
-            row.copy_(owner.get_parameter(name).detach())
-    owner.load_state_dict(before)

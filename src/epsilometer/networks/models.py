@@ -38,9 +38,9 @@ def lenet5(
     """Return LeNet-5 with Tanh and average pooling, Table III of annamalai2025.
 
     Args:
-        channels: Of an image.
-        height: Of an image, 12 or more.
-        width: Of an image, 12 or more.
+        channels: Channels of an image.
+        height: Height of an image, 12 or more.
+        width: Width of an image, 12 or more.
         classes: Outputs.
 
     Example:
@@ -70,9 +70,9 @@ def cnn(channels: int = 3, height: int = 32, width: int = 32, classes: int = 10)
     """Return three pairs of convolutions with Tanh and max-pooling, Table II of annamalai2025.
 
     Args:
-        channels: Of an image.
-        height: Of an image, 8 or more.
-        width: Of an image, 8 or more.
+        channels: Channels of an image.
+        height: Height of an image, 8 or more.
+        width: Width of an image, 8 or more.
         classes: Outputs.
     """
     _validate.whole(1, channels=channels, height=height, width=width, classes=classes)
@@ -103,12 +103,12 @@ def dropout_cnn(
     """Return two convolutions and a dense layer, dropout after each: Table 1 of shibahara2021.
 
     Args:
-        channels: Of an image.
-        height: Of an image; 16 or more with the paper's kernel and no padding.
-        width: Of an image.
+        channels: Channels of an image.
+        height: Height of an image; 16 or more with the paper's kernel and no padding.
+        width: Width of an image.
         classes: Outputs.
         dropout: Share that is dropped.
-        filters: Of both convolutions.
+        filters: Filters of both convolutions.
         kernel: Side of their patches.
         padding: Around images and what comes of them; 1 with a kernel of 3 for small images.
         hidden: Neurons of the dense layer.
@@ -231,7 +231,7 @@ def _shrink_by_lenet(side: int) -> int:
 
 
 def _find_least_side(kernel: int, padding: int) -> int:
-    """Return the least side of which two convolutions and poolings leave anything."""
+    """Return the smallest side of which two convolutions and poolings leave anything."""
     side = 1
     for _ in range(2):
         side = _POOLED * side + kernel - 1 - 2 * padding

@@ -31,8 +31,17 @@ class SGD:
     """``torch.optim.SGD``: v ← momentum · v + g, then θ ← θ − rate · v.
 
     Attributes:
-        momentum: Of the velocity, which is the first gradient itself at the first step.
+        momentum: Momentum of the velocity, which is the first gradient itself at the first step.
         weight_decay: Times the parameters, added to the gradient.
+
+    Example:
+        >>> import torch
+        >>> parameters = torch.zeros(1, 2)
+        >>> optimizer = SGD(momentum=0.9)
+        >>> state = optimizer.start(parameters)
+        >>> optimizer.step(parameters, torch.ones(1, 2), state, rate=0.5)
+        >>> parameters
+        tensor([[-0.5000, -0.5000]])
     """
 
     momentum: float = 0.0
@@ -64,6 +73,15 @@ class Adam:
         betas: Decay of the mean and of the mean square of gradients.
         epsilon: Added to the denominator; torch calls it ``eps``.
         weight_decay: Times the parameters, added to the gradient.
+
+    Example:
+        >>> import torch
+        >>> parameters = torch.zeros(1, 2)
+        >>> optimizer = Adam()
+        >>> state = optimizer.start(parameters)
+        >>> optimizer.step(parameters, torch.ones(1, 2), state, rate=0.5)
+        >>> parameters
+        tensor([[-0.5000, -0.5000]])
     """
 
     betas: tuple[float, float] = (0.9, 0.999)

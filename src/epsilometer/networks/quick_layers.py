@@ -36,34 +36,41 @@ class MeanPool(nn.Module):
             apply: Any = _pooling_cuda.MeanPool.apply
             pooled = apply(z, kernel, self.bent)
             return pooled
-        z = z.tanh() if self.bent else z
         if whole and z.device.type == "cpu":
             by_products: Any = _ByProducts.apply
-            pooled = by_products(z, kernel)
+            pooled = by_products(z, kernel, self.bent)
             return pooled
-        pooled = self.layer(z)
+        pooled = self.layer(z.tanh() if self.bent else z)
         return pooled
 
 
 class _ByProducts(torch.autograd.Function):
-    """Rows are added, columns multiplied with a matrix that averages them: long runs of memory."""
+    """Rows are added, columns multiplied with a matrix that averages them: long runs of memory.
+
+    Derivatives are never copied to all rows of an average: the tanh before it reads them there.
+    """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, kernel: tuple[int, int]) -> Tensor:
-        """Return averages."""
+    def forward(ctx: Any, z: Tensor, kernel: tuple[int, int], bent: bool) -> Tensor:
+        """Return averages, of the tanh where it is ``bent``."""
         high, wide = kernel
+        z = z.tanh() if bent else z
         columns = z.shape[3] // wide
         average = torch.eye(columns, dtype=z.dtype).repeat_interleave(wide, 0) / (high * wide)
-        ctx.high = high
-        ctx.save_for_backward(average)
+        ctx.shape, ctx.high = z.shape, high
+        ctx.save_for_backward(average, *([z] if bent else []))
         rows = z.reshape(*z.shape[:2], -1, high, z.shape[3]).unbind(3)
         return functools.reduce(torch.add, rows) @ average
 
     @staticmethod
     def backward(ctx: Any, *backs: Tensor) -> Any:
         """Return each average's derivative, to all its pixels."""
-        (average,) = ctx.saved_tensors
-        return (backs[0] @ average.T).repeat_interleave(ctx.high, 2), None
+        average, *bent = ctx.saved_tensors
+        each = (backs[0] @ average.T).unsqueeze(3).expand(-1, -1, -1, ctx.high, -1)
+        if bent:
+            by_tanh: Any = torch.ops.aten.tanh_backward
+            each = by_tanh(each, bent[0].view(each.shape))
+        return each.reshape(ctx.shape), None, None
 
 
 class MaxPool(nn.Module):
@@ -161,7 +168,7 @@ class QuickConv2d(nn.Module):
 def quicken_pooling(parent: nn.Module) -> None:
     """Put :class:`MeanPool` and :class:`MaxPool` in the place of a module's own pooling layers.
 
-    Averages with the tanh before them where the module is a sequence: elsewhere nobody knows what
+    Averages with the tanh before them where the module is a sequence: elsewhere no one knows what
     its output is used for.
     """
     before: tuple[str, nn.Module] | None = None

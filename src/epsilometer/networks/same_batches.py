@@ -1,4 +1,4 @@
-"""Plain training of many models on the same batches, each model without a record of its own.
+"""Plain training of many models on the same batches, each model without its own record.
 
 All begin with the same weights and see the same records in the same order; the batch that has a
 model's own record simply lacks it there. So two models differ by their records alone.

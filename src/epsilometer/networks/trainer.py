@@ -7,7 +7,7 @@ is what each has to pass. Batches, canaries and results cross the seam as NumPy 
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,10 +20,11 @@ from epsilometer.sampling.samplers import Sampler
 from epsilometer.types import BoolArray, FloatArray
 
 Batches: TypeAlias = NDArray[np.signedinteger[Any]]  # numbers of records; −1 is no record
+Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]  # of what products multiply
 
 
 class Inserted(NamedTuple):
-    """What canaries do to batches.
+    """The effect of canaries on batches.
 
     Attributes:
         keep: Which of the records keep their own gradients, ``(…, batch)``; None if none does.

@@ -64,16 +64,17 @@ def build(audit: Audit, *, records: int | None = None, brief: bool = False) -> D
     """Return the document of an audit.
 
     Args:
-        audit: Of any kind.
+        audit: Audit of any kind.
         records: How many it had, where some were left out.
         brief: Whether figures and the explanation are left out, for outputs that show none.
     """
     views = audit.find(EpsilonFinding)
     decided = bool(audit.find(RuleFinding) or audit.find(FormPlan))
-    meaning = Notes(
-        title="What it means, and what it does not mean",
-        lines=tuple(dict.fromkeys(_list_meaning(audit))),
-    )
+    lines = [*dict.fromkeys(_list_meaning(audit))]
+    if not brief:  # the card of each method says what it assumes
+        carded = [line for view in views for line in texts.word_assumptions(view.bound)]
+        lines = [line for line in lines if line not in carded]
+    meaning = Notes(title="What it means, and what it does not mean", lines=tuple(lines))
     tables = [*texts.list_tables(audit)]
     tried = [table for table in tables if table.title == texts.REMEDIES] if decided else []
     first = (*tried, meaning) if decided else ()
@@ -139,7 +140,7 @@ def _list_advice(audit: Audit) -> Iterator[Block]:
 
 
 def _tabulate_odds(audit: Audit) -> Iterator[Table]:
-    """Return how sure of one person's presence the claimed and the proved ε let somebody become."""
+    """Return how sure of one person's presence the claimed and the proved ε let someone become."""
     claim, rows = audit.claim, []
     if claim is not None:
         rows.append((f"ε = {claimed(claim.epsilon)}, as claimed", "at most", claim.epsilon))
@@ -391,11 +392,9 @@ def _list_rates(attack: AttackSummary) -> Iterator[Fact]:
 
 
 def _build_card(audit: Audit, bound: EpsilonLowerBound, *, lone: bool) -> Facts:
-    """Return what a method guarantees; of a lone bound also what is its own."""
+    """Return what a method guarantees; of a lone bound also where it was found."""
     rows = [*texts.list_facts(audit, "EpsilonLowerBound", bound)]
-    if lone:
-        rows += [Fact("Caveat", caveat) for caveat in bound.caveats]
-    else:
+    if not lone:
         rows = [fact for fact in rows if fact.name != "Found at"]
     return Facts(title=bound.method, rows=tuple(rows), brief=False)
 

@@ -25,7 +25,7 @@ class Explanation:
     """Explain how a result was computed.
 
     Attributes:
-        title: Of what it speaks.
+        title: What it is about.
         finding: What was found, in a sentence.
         sections: (title, lines) pairs.
         cites: Keys of ``references.BIBLIOGRAPHY``.

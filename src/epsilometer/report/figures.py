@@ -151,7 +151,7 @@ def _draw_rates(
     log = y.log
     straight = grid if log else grid[[0, -1]]  # a line is no line on logarithmic axes
     lines: list[_Misses] = [
-        ("knows nothing", "line", "chance", straight, 1 - straight, True),
+        ("random guessing", "line", "chance", straight, 1 - straight, True),
         *_list_guarantees(views, claim, grid),
     ]
     bands = []
@@ -255,7 +255,7 @@ def _draw_growth(
 def _sort_views(views: Sequence[EpsilonFinding]) -> Sequence[EpsilonFinding]:
     """Return the views by the one number in which they differ; as they come where there is none.
 
-    The gravest come first in an audit; a series is read by what was varied.
+    The most severe come first in an audit; a series is read by what was varied.
     """
     _, names = _find_differences([view.subject for view in views])
     numbers = [re.findall(r"\d+(?:\.\d+)?", name.replace("once", "1")) for name in names]
@@ -326,7 +326,7 @@ def _add_corners(grid: FloatArray, law: Claim | EpsilonLowerBound) -> FloatArray
 
 
 def _allow(rates: ArrayLike, law: Claim | EpsilonLowerBound) -> FloatArray:
-    """Return the least FNR that a guarantee allows at each FPR."""
+    """Return the smallest FNR that a guarantee allows at each FPR."""
     return dp_curve(rates, epsilon=min(law.epsilon, _LARGEST_EPSILON), delta=law.delta)
 
 

@@ -114,7 +114,7 @@ def _draw_attacks(audit: Audit) -> Iterator[Figure]:
         return
     lowest = max(min(1 / attack.n_out for attack in attacks), _LOWEST_RATE)
     grid = [lowest * (1 / lowest) ** (i / 60) for i in range(61)]
-    series = [plot("knows nothing", "line", "chance", grid, grid, dashed=True)]
+    series = [plot("random guessing", "line", "chance", grid, grid, dashed=True)]
     for attack, role in zip(attacks, _ROLES[:-1], strict=False):
         series.append(plot(attack.attack, "step", role, attack.roc_fpr, attack.roc_tpr))
     yield describe(
@@ -130,7 +130,7 @@ def _draw_attacks(audit: Audit) -> Iterator[Figure]:
 
 
 def _draw_removal(audit: Audit) -> Iterator[Figure]:
-    """Return the saw-tooth: what is left after each record dropped."""
+    """Return the curve of what is left after each record dropped."""
     plan, left = audit.one(RemovalPlan), audit.one(LeaveOneOut)
     if plan is None or len(plan.removed) < 2 or left is None:
         return
@@ -163,7 +163,7 @@ def _draw_removal(audit: Audit) -> Iterator[Figure]:
 
 
 def _draw_variation(audit: Audit) -> Iterator[Figure]:
-    """Return how much predictions vary for reasons that are nobody's record."""
+    """Return how much predictions vary for reasons that are no one's record."""
     variations = audit.find(Variation)
     if not variations:
         return

@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def fit_audit(audit: Audit, *, records: int) -> Audit:
-    """Return the audit with its riskiest ``records`` and no text longer than a reader takes."""
+    """Return the audit with its riskiest ``records``, and long texts shortened."""
     risks = {i: f for i, f in enumerate(audit.findings) if isinstance(f, RecordRisk)}
     count = max(records, 1) if len(risks) == len(audit.findings) else records  # some are left
     chosen = set(heapq.nsmallest(count, risks, key=lambda place: _order(risks[place])))
@@ -34,7 +34,7 @@ def count_records(audit: Audit) -> int:
 
 
 def find_riskiest(records: Iterable[RecordRisk], count: int) -> tuple[RecordRisk, ...]:
-    """Return the ``count`` records at most risk, the worst first."""
+    """Return the ``count`` records at highest risk, the worst first."""
     return tuple(heapq.nsmallest(count, records, key=_order))
 
 

@@ -27,7 +27,7 @@ def as_markdown(audit: Audit) -> str:
 
 
 def plain(text: str, longest: int = _LONGEST) -> str:
-    """Return text that Markdown shows as it is: no markup, HTML or links, nobody mentioned."""
+    """Return text that Markdown shows as it is: no markup, HTML or links, no one mentioned."""
     return _MARKS.sub(_escape, _unlink(text, longest))
 
 
@@ -82,7 +82,7 @@ def _escape(mark: re.Match[str]) -> str:
 
 
 def _unlink(text: str, longest: int = _LONGEST) -> str:
-    """Return one line, with an invisible space wherever a site would link or call somebody."""
+    """Return one line, with an invisible space wherever a site would link or call someone."""
     return _LINKS.sub("\\g<0>\u200b", one_line(text, longest))
 
 

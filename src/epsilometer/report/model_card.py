@@ -61,7 +61,7 @@ def write_model_card(card: str, audit: Audit) -> str:
 
     Args:
         card: The card so far; empty where there is none.
-        audit: Of the model.
+        audit: Audit of the model.
 
     Raises:
         InvalidArgument: The card begins with metadata that do not end.

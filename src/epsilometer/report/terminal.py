@@ -23,7 +23,7 @@ def brief(audit: Audit, *, advice: str = "", spell: Callable[[str], str] = str) 
     """Return three lines: the verdict, the subject, and what to do next.
 
     Args:
-        audit: Of any kind.
+        audit: Audit of any kind.
         advice: What to do, where that is known better than from the verdict.
         spell: Spells out what the terminal cannot show.
     """

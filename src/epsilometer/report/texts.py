@@ -261,16 +261,16 @@ def describe(
     """Return a figure with its texts.
 
     Args:
-        key: Of the texts.
+        key: Key of the texts.
         audit: Whose figure it is; None where the texts name nothing of it.
         item: Whose fields the texts name.
         x: The horizontal axis.
         y: The vertical axis.
         series: From back to front.
-        each: Of what the alternative text says the numbers, one by one.
+        each: The series whose numbers the alternative text lists one by one.
         marks: Values of x that matter.
         suffix: After the key, where there are several figures of it.
-        cites: Keys of the bibliography, beside those of the texts.
+        cites: Keys of the bibliography, in addition to those of the texts.
         more: What the texts name and is no field.
     """
     texts = TEXTS["figures"][key]
@@ -342,7 +342,7 @@ def word_limits(bound: EpsilonLowerBound) -> str:
 
 
 def word_threat(bound: EpsilonLowerBound, claim: Claim | None) -> list[Fact]:
-    """Say who attacks what."""
+    """Describe the adversary and the target."""
     texts, kinds = TEXTS["threat"], TEXTS["adjacency"]
     sees = texts["unstated"] if bound.adversary == "unstated" else bound.adversary
     mismatch = ""
@@ -382,7 +382,7 @@ SUSPICIONS = (0.01, 0.5)  # how sure somebody is before looking: one in a hundre
 
 
 def word_belief(epsilon: float, before: float) -> str:
-    """Say how sure somebody can become who believed it with chance ``before``, under ε-DP.
+    """Say how sure someone can become who believed it with chance ``before``, under ε-DP.
 
     Example:
         >>> word_belief(3.0, 0.01), word_belief(8.0, 0.5)
@@ -401,6 +401,6 @@ def list_next(audit: Audit) -> tuple[str, ...]:
 
 
 def word_together(audit: Audit) -> str:
-    """Say how far several bounds hold together."""
+    """Say how several bounds hold jointly."""
     use = "the largest may be quoted" if audit.claim is None else "one of them suffices to refute"
     return say("together", audit, use=use)

@@ -1,4 +1,4 @@
-"""Map tones and roles to their looks: the one table of colours and icons."""
+"""Map tones and roles to colours and icons."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ class Look(NamedTuple):
         day: Colour on light ground; 4.5 : 1 contrast or more against it, as text needs.
         night: Colour on dark ground, likewise.
         terminal: Colour on a terminal.
-        icon: On a page.
-        emoji: In Markdown.
+        icon: Icon on a page.
+        emoji: Emoji in Markdown.
     """
 
     day: str

@@ -65,8 +65,8 @@ class FixedSize:
             records: Size of the training set.
             batch_size: Expected records per batch.
             delta: δ of the claim.
-            epochs: At most so many are trained.
-            epsilon: At most so much is claimed.
+            epochs: Largest number of epochs to train.
+            epsilon: Largest ε to claim.
         """
         _check(records, batch_size)
         _validate.open_unit(delta=delta)
@@ -112,10 +112,10 @@ class BatchSampler:
         ``collate_fn`` must take an empty list.
 
     Args:
-        sampler: Of :mod:`epsilometer.sampling`, as ``BallsInBins()``.
+        sampler: Sampler of :mod:`epsilometer.sampling`, as ``BallsInBins()``.
         records: Size of the training set.
         batch_size: Records per batch, the expected number where it varies.
-        seed: For the same batches again; never publish it.
+        seed: Seed for the same batches again; never publish it.
 
     Example:
         >>> from epsilometer.sampling import BallsInBins, BatchSampler
@@ -185,5 +185,5 @@ def _count_steps(sampler: Sampler, records: int, batch_size: int) -> int:
 
 
 def _exceeds(records: int, rate: float, size: int) -> float:
-    """Return the chance that more than ``size`` of so many records are drawn."""
+    """Return the chance that more than ``size`` of this many records are drawn."""
     return float(bdtrc(size, records, rate)) if size < records else 0.0

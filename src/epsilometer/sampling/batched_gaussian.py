@@ -60,7 +60,7 @@ class BatchedGaussian:
         batch_size: B: only partial shuffling and batch-then-shuffle depend on it.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:0"``, …; CUDA needs the extra ``torch``, and the
             CPU is several times faster with the extra ``numba``.
-        threads: Of the CPU; by default all that this process may use.
+        threads: Threads of the CPU; by default all that this process may use.
 
     Example:
         >>> from epsilometer.samplers import Shuffle
@@ -109,7 +109,7 @@ class BatchedGaussian:
 
         Args:
             runs: Trials of either kind.
-            rng: From which the key of the stream is drawn, and nothing else.
+            rng: Generator from which the key of the stream is drawn, and nothing else.
         """
         key = self._key(runs, rng)
         inside, outside = (
@@ -123,7 +123,7 @@ class BatchedGaussian:
 
         Args:
             runs: Trials of either kind.
-            rng: From which the key of the stream is drawn, and nothing else.
+            rng: Generator from which the key of the stream is drawn, and nothing else.
             thresholds: Strictly increasing; chosen before looking at the scores.
         """
         key = self._key(runs, rng)

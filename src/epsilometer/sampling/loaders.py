@@ -123,7 +123,8 @@ class FromLoader:
             most: Indices after which no further epoch is begun; an epoch that is longer, or
                 never ends, is an error.
             target: A record whose batches are listed in the evidence; all records are watched.
-            confidence: Of being right about a loader that is one of the samplers, in (0, 1).
+            confidence: Confidence of being right about a loader that is one of the samplers, in (0,
+                1).
             rng: Draws the epochs of candidates that the loader is compared with.
         """
         _validate.open_unit(confidence=confidence)

@@ -97,8 +97,8 @@ class Candidate(Sampler, Protocol):
         """Return ln of the chance of its likeliest epoch, at least.
 
         Args:
-            sizes: Of the batches of an epoch.
-            records: Of the training set.
+            sizes: Sizes of the batches of an epoch.
+            records: Records of the training set.
             batch_size: Records per batch.
         """
         ...
@@ -109,7 +109,7 @@ _Tester: TypeAlias = Callable[[Candidate, list[Epoch], int], _Test]
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How a candidate did in its tests; ``refuted`` is the reason, or None."""
+    """The test results of a candidate; ``refuted`` is the reason, or None."""
 
     sampler: Sampler
     refuted: str | None

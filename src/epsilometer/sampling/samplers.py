@@ -25,7 +25,7 @@ Secrecy: TypeAlias = Literal["", "allocation", "permutation"]
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """What the noisy sums of an epoch show of one record, up to the order of batches.
+    """The distribution of one record's effect on the noisy sums of an epoch.
 
     All other records are −1. After a shift that takes batches without the record to mean 0, its
     batch has mean ``present`` with it and ``absent`` with it zeroed out, in clipping norms. This
@@ -37,7 +37,7 @@ class Law:
             2B − 1 where it always has the same B − 1 companions, which may all be +1.
         rate: Chance that a batch has the record, independently of other batches; None where
             exactly one batch has it, each as likely.
-        secrecy: Why nobody knows the record's batch, where an upper bound may count on it.
+        secrecy: Why no one knows the record's batch, where an upper bound may count on it.
             ``"allocation"``: it picks a batch uniformly, whatever the other records do.
             ``"permutation"``: it is permuted uniformly with others, one of each batch. Empty where
             nothing is promised; then batches count as known.
@@ -144,7 +144,7 @@ def is_poisson(sampler: Sampler) -> bool:
 
 
 def has_known_order(sampler: Sampler) -> bool:
-    """Tell whether everybody knows which batch has a record: its law leaves one batch."""
+    """Tell whether everyone knows which batch has a record: its law leaves one batch."""
     try:
         return find_law(sampler, getattr(sampler, "steps", None) or 2, 1).steps == 1
     except InvalidArgument:
@@ -186,6 +186,10 @@ class Sequential:
 
     Attributes:
         drop_last: Leave a ragged last batch out.
+
+    Example:
+        >>> [b.tolist() for b in Sequential().batches(6, 2, rng=np.random.default_rng(0))]
+        [[0, 1], [2, 3], [4, 5]]
     """
 
     drop_last: bool = False
@@ -200,7 +204,7 @@ class Sequential:
         return _cut_order(np.arange(records), batch_size, self.drop_last)
 
     def law(self, steps: int, batch_size: int | None) -> Law:
-        """Return the law of a record whose batch everybody knows."""
+        """Return the law of a record whose batch everyone knows."""
         return Law(steps=1, absent=1)
 
 
@@ -210,11 +214,15 @@ class Shuffle:
 
     Accountant: the shuffle accountant (``epsilometer shuffle``). The Poisson one does not apply,
     its ε is too small.
-    Who: ``DataLoader(shuffle=True)``, Keras, nearly everybody; Opacus with
+    Who: ``DataLoader(shuffle=True)``, Keras, nearly everyone; Opacus with
     ``poisson_sampling=False``.
 
     Attributes:
         drop_last: Leave a ragged last batch out; other records are left out every epoch.
+
+    Example:
+        >>> [b.tolist() for b in Shuffle().batches(6, 2, rng=np.random.default_rng(0))]
+        [[3, 2], [5, 4], [0, 1]]
     """
 
     drop_last: bool = False
@@ -267,6 +275,10 @@ class PartialShuffle:
         buffer: Records in the buffer, 1 or more.
         sliding: Slide instead of working block by block.
         drop_last: Leave a ragged last batch out.
+
+    Example:
+        >>> [b.tolist() for b in PartialShuffle(4).batches(6, 2, rng=np.random.default_rng(0))]
+        [[2, 0], [1, 3], [5, 4]]
     """
 
     buffer: int
@@ -341,6 +353,10 @@ class BatchThenShuffle:
 
     Attributes:
         drop_last: Leave a ragged last slice out.
+
+    Example:
+        >>> [b.tolist() for b in BatchThenShuffle().batches(6, 2, rng=np.random.default_rng(0))]
+        [[4, 5], [0, 1], [2, 3]]
     """
 
     drop_last: bool = False
@@ -377,6 +393,10 @@ class BallsInBins:
 
     Attributes:
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+
+    Example:
+        >>> [b.tolist() for b in BallsInBins().batches(6, 2, rng=np.random.default_rng(0))]
+        [[3, 4, 5], [1, 2], [0]]
     """
 
     steps: int | None = None
@@ -412,11 +432,15 @@ class Poisson:
     at all.
 
     Accountant: the Poisson one, by privacy-loss distributions (``accounting.pld``).
-    Who: Opacus's ``DPDataLoader`` (``poisson_sampling=True``); nearly nobody else.
+    Who: Opacus's ``DPDataLoader`` (``poisson_sampling=True``); hardly anyone else.
 
     Attributes:
         rate: The chance, in (0, 1]; batch_size / records if not given.
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+
+    Example:
+        >>> [b.tolist() for b in Poisson().batches(6, 2, rng=np.random.default_rng(0))]
+        [[0, 5], [1], []]
     """
 
     rate: float | None = None
@@ -428,7 +452,7 @@ class Poisson:
 
     @property
     def words(self) -> str:
-        """The sampler, for people."""
+        """The name of the sampler, for display."""
         at = "" if self.rate is None else f" at rate {self.rate:.4g}"
         return f"Poisson sampling{at}"
 
@@ -471,6 +495,10 @@ class WithoutReplacement:
 
     Attributes:
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
+
+    Example:
+        >>> [b.tolist() for b in WithoutReplacement().batches(6, 2, rng=np.random.default_rng(0))]
+        [[3, 4], [1, 2], [0, 1]]
     """
 
     steps: int | None = None
@@ -492,7 +520,7 @@ class WithoutReplacement:
         return Law(steps=_same_steps(self.steps, steps), absent=1, rate=1 / steps)
 
     def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
-        """Return ln of the chance of any epoch: all subsets are as likely."""
+        """Return ln of the probability of any epoch: all subsets are equally likely."""
         picked, left = math.lgamma(batch_size + 1), math.lgamma(records - batch_size + 1)
         return -sizes.size * (math.lgamma(records + 1) - picked - left)
 

@@ -1,11 +1,11 @@
-"""Normal numbers by counters: any of them at any time, the same on every device.
+"""Normal numbers by counters: random access, and the same on every device.
 
 All randomness is Philox4x32-10 of a 64-bit key and the counter (block of draws: 61 bits, purpose
 and world: 3 bits, run: 64 bits). No counter is used twice, so no two runs, sides, blocks or
 purposes share a number. A block of four words makes four normals by Box–Muller: two radii from the
-first two, two angles from the others. A radius word below 2¹⁶ takes 32 further bits from a counter
-of its own purpose, so that radii reach 9.5 and tails are right; from 32 bits alone they would stop
-at 6.7, and from a float32 clamped at 10⁻⁷ at 5.68, which would fabricate leakage.
+first two, two angles from the others. A radius word below 2¹⁶ takes 32 further bits from its own
+counter purpose, so that radii reach 9.5 and tails are right; from 32 bits alone they would stop at
+6.7, and from a float32 clamped at 10⁻⁷ at 5.68, which would fabricate leakage.
 
 Here the stream is written as it is defined, for NumPy and torch; ``_normals_cpu`` and
 ``_normals_cuda`` are fast twins.

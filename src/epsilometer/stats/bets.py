@@ -1,4 +1,4 @@
-r"""Bet against (ε, δ)-DP on pairs of runs, so that nobody gains in the long run if it holds.
+r"""Bet against (ε, δ)-DP on pairs of runs, so that no one gains in the long run if it holds.
 
 At a threshold, a run with the record reaches it with probability p, one without with q. The claim
 says p ≤ e^ε q + δ and 1 − q ≤ e^ε (1 − p) + δ: a convex region of (p, q) with a corner where both

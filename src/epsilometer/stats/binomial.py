@@ -46,22 +46,6 @@ def clopper_pearson_lower(successes: ArrayLike, trials: ArrayLike, *, alpha: flo
     return upper_limit(failures, trials, alpha=alpha, kind="clopper_pearson")[1]
 
 
-def jeffreys_upper(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> FloatArray:
-    """Return the upper Jeffreys limit, 1 if ``k = n``. *Not exact*: can fall short of α.
-
-    Example:
-        >>> jeffreys_upper([0, 1], 10, alpha=0.025).round(4)
-        array([0.2172, 0.3813])
-    """
-    return upper_limit(successes, trials, alpha=alpha, kind="jeffreys")[0]
-
-
-def jeffreys_lower(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> FloatArray:
-    """Return the lower Jeffreys limit, 0 if ``k = 0``. *Not exact*."""
-    failures = np.asarray(trials) - np.asarray(successes)
-    return upper_limit(failures, trials, alpha=alpha, kind="jeffreys")[1]
-
-
 def upper_limit(
     successes: ArrayLike,
     trials: ArrayLike,

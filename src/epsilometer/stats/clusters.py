@@ -90,7 +90,7 @@ class ScoresByRecord:
 
     @property
     def pooled(self) -> Scores:
-        """All scores, whosever they are."""
+        """The scores of all records."""
         return Scores(inside=self.inside.ravel(), outside=self.outside.ravel())
 
     @property
@@ -185,7 +185,7 @@ def tpr_at(observed: Observed, fpr: float, *, confidence: float = DEFAULT_CONFID
     Of independent scores that is :func:`membership.tpr_at`. Otherwise a tenth of the records places
     thresholds. From above they are tried while their FPR is surely at most ``fpr``, from
     below while it surely exceeds it. Where that ends depends on the same records as the TPR there.
-    So the lower limit is the least of this threshold and of all below it: the lowest threshold
+    So the lower limit is the smallest of this threshold and of all below it: the lowest threshold
     that truly keeps to ``fpr`` is among them. The upper limit likewise.
 
     Guarantee: both limits hold together with probability at least ``confidence``.

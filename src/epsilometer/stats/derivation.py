@@ -41,7 +41,7 @@ _KNOWN_ONLY = re.compile("⟦(.*?)⟧")  # what can be said only where a result 
 
 @functools.cache
 def read_texts() -> dict[str, Any]:
-    """Read the sentences of ``derivations.toml``; nobody who computes a bound alone needs them."""
+    """Read the sentences of ``derivations.toml``; no one who computes a bound alone needs them."""
     return tomllib.loads(Path(__file__).with_name("derivations.toml").read_text("utf-8"))
 
 
@@ -91,7 +91,7 @@ def shown(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """Format a count as it stands in a sentence."""
+    """Format a count for a sentence."""
     return f"{int(value):,}"
 
 

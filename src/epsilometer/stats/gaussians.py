@@ -67,7 +67,7 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 
 
 def gaussian_sigma(epsilon: float, delta: float) -> float:
-    """Return the least σ with which the Gaussian mechanism is (ε, δ)-DP, to 1e-12.
+    """Return the smallest σ with which the Gaussian mechanism is (ε, δ)-DP, to 1e-12.
 
     Example:
         >>> round(gaussian_sigma(1.0, 1e-5), 5)
@@ -167,8 +167,8 @@ def solve_two_gaussians(
         std_absent: Standard deviations without the record, above 0.
         std_present: Those with it.
         delta: See ``two_gaussians_epsilon``, as the others.
-        rule: Of all pairs.
-        relative: Of each answer.
+        rule: Threshold rule of all pairs.
+        relative: Largest relative error of each answer.
     """
     _validate.probability(delta=delta)
     if rule not in ("exact", "threshold"):

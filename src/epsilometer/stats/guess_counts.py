@@ -21,9 +21,9 @@ class RightGuesses:
 
     Attributes:
         right: How many guesses are right.
-        high: "in" is guessed from this score on; nan where nobody is. Of pairs, the difference of
+        high: "in" is guessed from this score on; nan where none is. Of pairs, the difference of
             scores from which on they are guessed.
-        low: "out" is guessed below this score; nan where nobody is.
+        low: "out" is guessed below this score; nan where none is.
         tied: Whether equal scores had to be ordered at random.
     """
 
@@ -54,8 +54,8 @@ def pair_scores(observed: Observed, rng: np.random.Generator) -> FloatArray:
     """Return by how much the inside score of every pair exceeds the outside one.
 
     Canaries of a fixed number inside are paired at random, in with out. Whoever exchanges the two
-    of a pair gets a draw as likely as the first, and the same pairs: given the pairs, each has a
-    fair coin of its own. Canaries left over are not used.
+    of a pair gets a draw as likely as the first, and the same pairs: given the pairs, each has its
+    own fair coin. Canaries left over are not used.
     """
     if isinstance(observed, ScoreCounts):  # scores of one bin are equal
         every = np.arange(observed.inside_bins.size)

@@ -63,7 +63,7 @@ _DIRECT = 1 << 20  # products of a convolution that take less time than transfor
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """How canaries were put in.
+    """How canaries were included.
 
     Attributes:
         canaries: m; or the number of pairs, one of each of which is in by a fair coin.
@@ -87,7 +87,7 @@ class Game:
         )
 
     def epsilon(self, side: Side, chance: FloatArray) -> FloatArray:
-        """Return the least ε that allows a chance of being right."""
+        """Return the smallest ε that allows a chance of being right."""
         return np.asarray((scipy.special.logit(chance) - self._lean(side)) / self.steps)
 
     def cost(self, side: Side, epsilon: FloatArray | float) -> FloatArray:
@@ -101,7 +101,7 @@ class Game:
 
     @property
     def ends(self) -> dict[Side, int]:
-        """The largest rank of each side; "both" guesses so many from either end, pairs once.
+        """The largest rank of each side; "both" guesses this many from either end, pairs once.
 
         With unequal coins the guesses of both ends have unequal chances, and are not added up.
         """
@@ -216,6 +216,23 @@ def find_epsilon(game: Game, alpha: float, value: float) -> float:
 
     Guarantee: under (ε, δ)-DP a larger value is reached with chance ``alpha`` at most.
     """
+    excess = functools.cache(_make_excess(game, alpha, value))
+    low, high = max(0.8 * value, 0.0), max(value, 1e-3)
+    if excess(low) > 0 and excess(0.0) > 0:
+        return 0.0
+    low = low if excess(low) <= 0 else 0.0
+    while excess(high) <= 0 and high < _LARGEST:
+        low, high = high, 1.25 * high
+    return search.root(excess, low, high, relative=_NEAR)[0]
+
+
+def is_refuted(epsilon: float, game: Game, *, alpha: float, value: float) -> bool:
+    """Whether speaking for ``value`` refutes ``epsilon``: one evaluation, no search."""
+    return _make_excess(game, alpha, value)(epsilon) <= 0
+
+
+def _make_excess(game: Game, alpha: float, value: float) -> Callable[[float], float]:
+    """Return by how much the chance of ``value`` under ε exceeds ``alpha``, in logarithms."""
     family = get_family(game, alpha)
     least = family.find_least(value - _NEAR)  # whoever speaks for it does so after rounding too
     walks = []
@@ -225,8 +242,9 @@ def find_epsilon(game: Game, alpha: float, value: float) -> float:
             walks.append((side, *_drop_needless(family.made[some], least[some])))
     target = math.log(alpha * (1 - _MARGIN))
 
-    @functools.cache
     def excess(epsilon: float) -> float:
+        if not walks:  # no look speaks for so much
+            return math.inf
         total = 0.0
         for side, made, right in walks:
             chance = float(game.chance(side, epsilon))
@@ -235,13 +253,7 @@ def find_epsilon(game: Game, alpha: float, value: float) -> float:
                 total += float(game.cost(side, epsilon)) * limit_slope(made, right, chance)
         return math.log(max(total, 1e-300)) - target
 
-    low, high = max(0.8 * value, 0.0), max(value, 1e-3)
-    if not walks or (excess(low) > 0 and excess(0.0) > 0):
-        return 0.0
-    low = low if excess(low) <= 0 else 0.0
-    while excess(high) <= 0 and high < _LARGEST:
-        low, high = high, 1.25 * high
-    return search.root(excess, low, high, relative=_NEAR)[0]
+    return excess
 
 
 def compute_chance(made: IntArray, right: IntArray, chance: float, *, alpha: float) -> float:

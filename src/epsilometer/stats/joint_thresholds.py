@@ -65,7 +65,7 @@ class Rates:
     Attributes:
         fnr: For 0, 1, … missed runs, rising.
         fpr: For 0, 1, … false alarms, rising.
-        delta: Of the ε they are worth.
+        delta: δ of the ε they are worth.
     """
 
     fnr: FloatArray
@@ -124,7 +124,7 @@ def best_thresholds(
 
     Args:
         inside: Statistics of runs with the record, shape ``(runs, k)``; larger speaks for it.
-        outside: Of runs without it.
+        outside: The same for runs without it.
         joining: In iff all, or any, statistics reach their thresholds.
         rates: What counts are worth.
 
@@ -165,13 +165,13 @@ def joint_bound(
 
     Args:
         inside: Statistics of runs with the record, shape ``(runs, k)``; larger speaks for it.
-        outside: Of runs without it.
+        outside: The same for runs without it.
         joining: In iff all, or any, statistics reach their thresholds.
         delta: δ of the bound.
         confidence: One-sided.
         rule: ``HoldOut(fraction)``; or ``Best()``, the paper's: the most that counts on all runs
             are worth, rates floored at one run. Not valid, and says so.
-        seed: Of the split.
+        seed: Seed of the split.
         adversary: Whose view the statistics are computed from.
         adjacency: The neighbouring relation.
     """

@@ -103,7 +103,7 @@ def share_above(
 
     Guarantee: both limits hold together with probability at least ``confidence``; none is needed
         where all were measured.
-    Assumption: which were measured was drawn by chance, of those that were not screened. The
+    Assumption: which were measured was drawn at random, of those that were not screened. The
         limits are those of drawing with replacement, whose tails are the heavier ones.
 
     Args:
@@ -111,8 +111,8 @@ def share_above(
         measured: How many were measured.
         of: Records in all.
         screened: The same two numbers of those that a screen chose, which ``above`` and
-            ``measured`` count too: they stand for nobody but themselves.
-        confidence: Of both limits together.
+            ``measured`` count too: they stand for no one but themselves.
+        confidence: Confidence of both limits together.
 
     Example:
         >>> round(share_above(0, 500, 10_000).high, 4)
@@ -145,7 +145,7 @@ def count_unseen(sampled: int, of: int, *, confidence: float = DEFAULT_CONFIDENC
     :math:`\binom{n-k}{s} / \binom{n}{s}`; the answer is the largest k for which that is still
     above 1 − confidence.
 
-    Guarantee: with probability ``confidence`` at most so many have a larger value, whatever
+    Guarantee: with probability ``confidence`` at most this many have a larger value, whatever
         the values are.
     Assumption: the sample was drawn evenly, without looking at values.
 
@@ -215,7 +215,7 @@ def approximate_auc(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -
 
 
 def predict_next(values: FloatArray, *, alpha: float, resolution: float) -> tuple[float, float]:
-    """Return limits of one more normal value like these (Student), each wrong with ``alpha``."""
+    """Return limits for a further normal value (Student), each wrong with ``alpha``."""
     n = values.size
     spread = math.hypot(float(values.std(ddof=1)), resolution) * math.sqrt(1 + 1 / n)
     half = -float(special.stdtrit(n - 1, alpha)) * spread
@@ -282,7 +282,7 @@ def advantage_difference(
     Args:
         first: Decisions "in" of runs with the record, and of runs without it.
         second: The other attack's.
-        confidence: Of both ends together.
+        confidence: Confidence of both ends together.
         rng: What resamples.
 
     Example:

@@ -2,7 +2,7 @@
 
 Equal scores are put in a random order, drawn once for all looks: that is post-processing, which
 proves nothing about a private mechanism, and afterwards the law of ranks is exact. Only groups of
-equal scores at which somebody looks are ordered.
+equal scores at which someone looks are ordered.
 
 Seeds are shared: most users keep the default. If a seed gave the same order to every audit, a lucky
 one would err in far more audits than it says (measured: 13 % of randomised response, 100 + 100, at
@@ -32,7 +32,7 @@ _BLOCK = 1 << 15  # scores of a block that stays in a core's cache
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RankCounts:
-    """What stands beyond ranks.
+    """Counts beyond ranks.
 
     Attributes:
         inside_above: Inside scores above each rank of outside scores.
@@ -56,7 +56,7 @@ class RankCounts:
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
-    """Groups of equal scores at which somebody looks, rising.
+    """Groups of equal scores at which someone looks, rising.
 
     Attributes:
         values: The score of each group.
@@ -155,7 +155,7 @@ def _order_counts(rng: np.random.Generator) -> _Order:
 
 
 def _draw_places(ranks: IntArray, size: int, rng: np.random.Generator) -> FloatArray:
-    """Order statistics of so many uniform numbers, at rising ranks."""
+    """Order statistics of this many uniform numbers, at rising ranks."""
     sums = np.cumsum(rng.standard_gamma(np.diff(ranks, prepend=0, append=size + 1)))
     return np.asarray(sums[:-1] / sums[-1])
 
@@ -167,7 +167,7 @@ def _count_front(
     size: int,
     rng: np.random.Generator,
 ) -> IntArray:
-    """How many of so many uniform numbers lie in front of points, given some order statistics."""
+    """How many of this many uniform numbers lie in front of points, given some order statistics."""
     ranks = np.concatenate([[0], ranks, [size + 1]])
     places = np.concatenate([[0.0], places, [1.0]])
     before = np.searchsorted(places, points) - 1

@@ -45,7 +45,7 @@ def spread_ranks(size: int) -> IntArray:
 
 
 class LookFamily:
-    """Sets of looks for so many scores, one for every mark; none depends on the scores.
+    """Sets of looks for this many scores, one for every mark; none depends on the scores.
 
     Looks at ranks of outside scores come first, then those at ranks of inside scores. A count is of
     inside scores above, or of outside scores below.
@@ -108,7 +108,7 @@ class LookFamily:
         return self._kept[mark]
 
     def choose(self, counts: IntArray, mark: int) -> int:
-        """Return which look is hit most clearly."""
+        """Return the look with the clearest hit."""
         rarity = self._rarity(self._roots(np.array([mark])), counts)[0]
         return int(np.argmin(rarity / self._levels[mark // self._parts]))
 
@@ -119,7 +119,7 @@ class LookFamily:
         return np.asarray(_EDGES[cell] + width * part / self._parts)
 
     def find_least(self, mark: int) -> IntArray:
-        """Return the least counts that reach a mark; one more than there can be where none does."""
+        """Return the smallest counts that reach a mark; one above the possible where none does."""
         roots, level = self._roots(np.array([mark])), self._levels[mark // self._parts]
         low, high = np.zeros_like(self._others), self._others + 1
         between, some = self._guess_least(mark), np.arange(high.size)
@@ -225,5 +225,5 @@ def _keep_stairs(k: IntArray, x: IntArray) -> tuple[IntArray, IntArray]:
 
 @functools.lru_cache(maxsize=64)
 def get_family(n_in: int, n_out: int, delta: float, alpha: float) -> LookFamily:
-    """Return the family for so many scores, which is kept."""
+    """Return the family for this many scores, which is kept."""
     return LookFamily(n_in, n_out, delta=delta, alpha=alpha)

@@ -25,7 +25,7 @@ def simulate_epsilon(looks: Looks, *, delta: float, alpha: float) -> float:
     """Return an ε at which some look happens with chance ``alpha`` or less; 0 where none is.
 
     Guarantee: the chance is at most α with the probability ``_SURE`` over the draws. They are the
-        same for everybody, and independent of all scores.
+        same for everyone, and independent of all scores.
     """
     draws = _count_draws(looks.k.size, alpha)
     ratios = _draw_ratios(looks, draws, delta)
@@ -36,7 +36,7 @@ def simulate_epsilon(looks: Looks, *, delta: float, alpha: float) -> float:
 
 
 def _draw_ratios(looks: Looks, draws: int, delta: float) -> FloatArray:
-    """The least e^ε at which a look happens, for each draw."""
+    """The smallest e^ε at which a look happens, for each draw."""
     rng = np.random.default_rng([_STREAM, looks.n_in, looks.n_out])
     least = np.full(draws, np.inf)
     pairs = zip(
@@ -54,7 +54,7 @@ def _draw_ratios(looks: Looks, draws: int, delta: float) -> FloatArray:
 def draw_order_statistics(
     ranks: IntArray, size: int, draws: int, rng: np.random.Generator
 ) -> Iterator[FloatArray]:
-    """Order statistics of so many uniform numbers, one rank after the other."""
+    """Order statistics of this many uniform numbers, one rank after the other."""
     shapes = np.diff(ranks, prepend=0, append=size + 1).tolist()
     steps = [_draw_gamma(shape, draws, rng) for shape in shapes]
     total = functools.reduce(np.add, steps)

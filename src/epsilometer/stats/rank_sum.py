@@ -8,7 +8,7 @@ chance is largest under that pair, and grows with m (Mann & Whitney 1947).
 
 The same draws serve every merit, so that each simulated sum grows with it: the merits that a sum
 refutes are all those below some point. The draws do not depend on scores and are the same for
-everybody. Barnard's p-value, which is exact on average over draws, would therefore err more often
+everyone. Barnard's p-value, which is exact on average over draws, would therefore err more often
 than it says for whole sizes of samples (measured: 6.5 % of audits of 20 + 20 runs, 999 draws). Here
 a rank is taken that is right with probability 0.999 over the draws.
 """
@@ -59,12 +59,12 @@ def shift_normals(normals: Normals, mu: float) -> Normals:
 
 @functools.lru_cache(maxsize=8)
 def get_law(n_in: int, n_out: int, alpha: float) -> "RankSumLaw":
-    """Return the law of rank sums of so many scores; it is kept."""
+    """Return the law of rank sums of this many scores; it is kept."""
     return RankSumLaw(n_in, n_out, alpha)
 
 
 class RankSumLaw:
-    """Which rank sums of so many scores refute which merits.
+    """Which rank sums of this many scores refute which merits.
 
     Fewer than 100 scores of a side are all compared; of more, about 50 evenly spaced ranks and the
     extreme ones at which the two sides meet.
@@ -112,7 +112,8 @@ class RankSumLaw:
         return RankSum(int(won.sum()), counts.tied)
 
     def find_merit(self, won: int, move: Move, *, largest: float) -> float:
-        """Return the largest merit that so many pairs won refute, up to ``largest``; 0 for none."""
+        """Return the largest merit that this many pairs won refute, up to ``largest``; 0 for
+        none."""
         if won < self.find_least(move, 0.0):
             return 0.0
         low, high = 0, math.ceil(math.asinh(largest / self._scale) / _RELATIVE)

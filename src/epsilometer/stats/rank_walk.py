@@ -141,7 +141,7 @@ class WalkLaw:
         self._shares = np.repeat(self._shares, sizes)
 
     def hit(self, epsilon: float) -> float:
-        """Return the chance that some look happens at an ε no farther than ``radius``."""
+        """Return the chance that some look happens at an ε within ``radius``."""
         n, m = self._looks.n_out, self._looks.n_in
         weights = compute_weights(epsilon, self._delta)
         high, low, low_in, high_out = (
@@ -174,7 +174,7 @@ def compute_weights(epsilon: float, delta: float) -> tuple[float, float]:
 
 
 def is_affordable(n_in: int, n_out: int, *, delta: float, alpha: float) -> bool:
-    """Return whether the exact law takes milliseconds, and has digits enough."""
+    """Return whether the exact law takes milliseconds and has enough digits."""
     revealed = sum(count_revealed(side, delta, alpha) for side in (n_in, n_out))
     largest = next((most for many, most in _LARGEST.items() if revealed <= many), 0)
     scores = n_in + n_out
@@ -186,7 +186,7 @@ def find_epsilon(looks: Looks, guess: float, *, delta: float, alpha: float) -> f
     """Return the largest ε at which some look happens with chance ``alpha`` or less, or 0.
 
     Args:
-        looks: Of which any refutes.
+        looks: Looks, any of which refutes.
         guess: About what is returned; a good one saves time.
         delta: δ of the claim.
         alpha: Chance of error.
@@ -292,7 +292,7 @@ def _walk(looks: Looks, p_out: float, revealed: int, times: IntArray, reach: flo
     """Chances of the number outside before any look happens, a row for every number revealed.
 
     Returns:
-        For each of the times the least number, and the chances of it and the following ones.
+        For each of the times the smallest number, and the chances of it and the following ones.
     """
     checks = dict(zip((looks.k - 1 + looks.x).tolist(), looks.k.tolist(), strict=True))
     wanted = set(times.tolist())
@@ -347,7 +347,8 @@ def _convolve(rows: FloatArray, kernel: FloatArray) -> FloatArray:
 def _binomials(
     trials: Collection[int], p: float, reach: float
 ) -> dict[int, tuple[int, FloatArray]]:
-    """The least number that matters, and the chances from there on, for each number of trials."""
+    """The smallest number that matters, and the chances from there on, for each number of
+    trials."""
     if not trials:
         return {}
     n = np.array(sorted(trials))

@@ -35,7 +35,7 @@ _FAR = 1e150  # farther out than any threshold that somebody fixed
 
 
 def separate_scores(n_in: int, n_out: int) -> Scores:
-    """Return the scores of a perfect attack: all different, and all inside above all outside."""
+    """Return the scores of a perfect attack: all distinct, and all inside above all outside."""
     return Scores(
         inside=_FAR * (1 + np.arange(n_in) / n_in), outside=-_FAR * (1 + np.arange(n_out) / n_out)
     )

@@ -70,8 +70,8 @@ def measure_scores(
         delta: δ of the bound.
         claim: What was claimed, if anything.
         confidence: One-sided confidence of the bound.
-        seed: For rules that split at random.
-        curves: Trade-off curves to draw beside the attack's, where more is known than (ε, δ).
+        seed: Seed for rules that split at random.
+        curves: Trade-off curves to draw with the attack's, where more is known than (ε, δ).
         units: Units of work that were planned for the scores.
         used: Units that gave them.
         failed: Units that failed.
@@ -166,7 +166,7 @@ def _compute_power(asked: _Question, n_in: int, n_out: int, outside: Outside) ->
 
 @contextmanager
 def _silence_warnings() -> Iterator[None]:
-    """Bound parts and simulated scores in silence: users are warned of their own scores alone."""
+    """Bound parts and simulated scores in silence: users are warned only of their own scores."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EpsilometerWarning)
         yield
@@ -237,7 +237,7 @@ def make_finding(
         subject: What was attacked, in words.
         growth: (observations, bound) pairs to draw.
         estimates: ε by theory.
-        curves: Trade-off curves to draw beside the attack's.
+        curves: Trade-off curves to draw with the attack's.
         reach: As of :class:`~epsilometer.core.findings.EpsilonFinding`, where it is known.
         power: Likewise.
         counted: Whether ``prove`` takes scores that are counted at thresholds.
@@ -330,7 +330,7 @@ def measure_growth(
     Args:
         scores: All observations.
         bound: The ε that a part proves.
-        seed: Of the random order in which parts are taken.
+        seed: Seed of the random order in which parts are taken.
         in_order: Take them in the order given instead, for methods that bet on it.
     """
     if isinstance(scores, ScoreCounts):

@@ -19,7 +19,7 @@ def bisect(
 ) -> tuple[FloatArray, FloatArray]:
     """Narrow brackets of ``holds``, which is true below some point and false above it.
 
-    Each element of ``low`` and ``high`` is a bracket of its own: ``holds`` is taken to be true at
+    Each element of ``low`` and ``high`` is its own bracket: ``holds`` is taken to be true at
     ``low`` and false at ``high`` and is never asked there. Halving goes on until neighbours meet,
     or until ``high - low`` is at most ``relative`` of ``high``.
 

@@ -119,7 +119,7 @@ class ConfidenceSequence:
     def __init__(
         self, thresholds: Any = None, *, delta: float, confidence: float = DEFAULT_CONFIDENCE
     ) -> None:
-        """Bet at these thresholds, and never look at a pair twice."""
+        """Bet at these thresholds; every pair is used once."""
         _validate.probability(delta=delta)
         _validate.open_unit(confidence=confidence)
         self.delta, self.confidence = delta, confidence
@@ -148,7 +148,7 @@ class ConfidenceSequence:
         )
 
     def update(self, inside_score: Any, outside_score: Any) -> None:
-        """Take one pair, or two arrays of pairs in order."""
+        """Add one pair, or two arrays of pairs in order."""
         inside = _validate.scores("inside_score", np.atleast_1d(inside_score))
         outside = _validate.scores("outside_score", np.atleast_1d(outside_score))
         if inside.shape != outside.shape:

@@ -1,6 +1,6 @@
-"""Keep a seed that everybody shares from being lucky for everybody.
+"""Keep a seed that everyone shares from being lucky for everyone.
 
-Most users keep the default seed. Scores in an order of their own bring chance to what a seed
+Most users keep the default seed. Scores in a special order bring chance to what a seed
 chooses. Of scores that come sorted it chooses the same ranks in every audit, and a lucky seed errs
 in far more audits than it says. Measured by the default seed, 604 + 604 null canaries of a fixed
 number inside: a false bound in 42 % of audits.

@@ -155,7 +155,7 @@ def cosine_bound(
     - ``"quantiles"``: thresholds every half standard deviation of the null, the i-th at a share
       of 1/((i+1)(i+2)). Proves less, since none of them is where the cosines happen to be.
 
-    With ``rounds`` each cosine is the largest of so many vectors, the round in which the canary
+    With ``rounds`` each cosine is the largest of this many vectors, the round in which the canary
     took part being unknown. A canary that took no part reaches a threshold in some round with
     ``rounds`` times the chance of one at most, however much the rounds resemble each other.
 

@@ -56,7 +56,7 @@ def fit_cosines(cosines: ArrayLike, *, dimension: int, spread: Spread = "fitted"
 
     Args:
         cosines: One for each canary, shape ``(k,)``; two or more.
-        dimension: Of the space.
+        dimension: Dimension of the space.
         spread: ``"fitted"`` has divisor k, as the papers have it; ``"tied"`` takes the 1/√d of the
             null, which is right where every canary takes part equally often.
     """
@@ -80,7 +80,7 @@ def cosine_epsilon(
 
     Args:
         cosines: One for each canary that took part.
-        dimension: Of the space.
+        dimension: Dimension of the space.
         delta: δ.
         spread: See ``fit_cosines``. The fitted one is biased upwards: it takes a spread that is
             by chance wider than the null's for leakage.

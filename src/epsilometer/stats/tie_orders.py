@@ -4,7 +4,7 @@ An order that is drawn at random makes ranks exact, on average over orders. But 
 and most users keep the default. Where scores bring chance of their own, as places of equal scores
 in their arrays do, a seed is not lucky for all of them. Scores that are all equal, sorted, or
 counted in few bins bring little: by one order, 60 + 60 scores that are all alike would prove
-ε ≥ 0.28 to everybody, and randomised response of ε = 1, counted, 20 + 20, a false bound in 7.5 % of
+ε ≥ 0.28 to everyone, and randomised response of ε = 1, counted, 20 + 20, a false bound in 7.5 % of
 audits. Such scores are ordered several times: what the first order proves is taken, or what the
 middle one proves where that is less. So it is as valid as the first, and rests on no lucky order.
 """
@@ -75,7 +75,7 @@ def measure_chance(sizes: IntArray, total: int, places: bool) -> float:
     """Return the logarithm of the number of ways in which groups of equal scores arise.
 
     Args:
-        sizes: Of the groups; the other scores count as one more.
+        sizes: Sizes of the groups; the other scores count as one more.
         total: Scores of the side.
         places: Count the places of groups in the array, too; else only their sizes vary.
 

@@ -44,7 +44,7 @@ class TradeoffCurve:
     """Both errors of the attack "in iff score ≥ threshold" at every distinct threshold.
 
     Attributes:
-        thresholds: Descending, from +inf (nobody is called in) to the smallest score.
+        thresholds: Descending, from +inf (no run is called in) to the smallest score.
         false_positives: Outside scores at or above each threshold.
         false_negatives: Inside scores below each threshold.
         n_in: Scores inside.
@@ -179,7 +179,7 @@ def tradeoff_curve(scores: Scores | ScoreCounts) -> TradeoffCurve:
 
 
 def dp_curve(fpr: ArrayLike, *, epsilon: float, delta: float) -> FloatArray:
-    """Return the least FNR that (ε, δ)-DP allows at each FPR (Kairouz et al. 2015).
+    """Return the smallest FNR that (ε, δ)-DP allows at each FPR (Kairouz et al. 2015).
 
     Example:
         >>> dp_curve([0.0, 0.1, 1.0], epsilon=1.0, delta=0.1).round(4)
@@ -194,7 +194,7 @@ def dp_curve(fpr: ArrayLike, *, epsilon: float, delta: float) -> FloatArray:
 
 
 def gdp_curve(fpr: ArrayLike, *, mu: float) -> FloatArray:
-    """Return the least FNR that μ-Gaussian DP allows at each FPR (Dong et al. 2022).
+    """Return the smallest FNR that μ-Gaussian DP allows at each FPR (Dong et al. 2022).
 
     Example:
         >>> gdp_curve([0.0, 0.5, 1.0], mu=1.0).round(4)
@@ -206,7 +206,7 @@ def gdp_curve(fpr: ArrayLike, *, mu: float) -> FloatArray:
 
 
 def envelope_curve(fpr: ArrayLike, *, epsilons: ArrayLike, deltas: ArrayLike) -> FloatArray:
-    """Return the least FNR that a privacy profile δ(ε) allows: the highest of its curves."""
+    """Return the smallest FNR that a privacy profile δ(ε) allows: the highest of its curves."""
     fpr = np.asarray(fpr, np.float64)
     best = np.zeros_like(fpr)
     for epsilon, delta in zip(np.ravel(epsilons), np.ravel(deltas), strict=True):

@@ -1,7 +1,7 @@
 """Give the small federated run with Flower that programs change in one part.
 
 40 clients and 20 virtual canaries, 2,000 weights in three arrays, σ = 1, C = 1, 8 rounds in which
-everybody takes part: everything that a program does not change.
+everyone takes part: everything that a program does not change.
 """
 
 import math
@@ -34,7 +34,7 @@ class FederatedRun:
         server_app: The app of the server.
         client_app: The app of the clients.
         clients: How many there are.
-        settings: Of ``audit_server_app``: what is accounted for.
+        settings: Settings of ``audit_server_app``: what is accounted for.
     """
 
     server_app: ServerApp
@@ -63,7 +63,7 @@ class PrivateMean(FedAvg):
     """Releases the mean of clipped updates plus noise, by parts that a program may change.
 
     Args:
-        seed: Of the noise.
+        seed: Seed of the noise.
         parts: ``clip(update)``; ``weigh(server, examples)`` returns one weight per reply;
             ``average(server, updates, weights)``; ``scale(server, replies)`` of the noise;
             ``draw(server, scale)``; ``publish(server, mean, noise)`` returns what is added to the
@@ -136,8 +136,8 @@ def make_clients(
     Args:
         unequal: Whether numbers of examples go from 10 to 1,000, in place of 100.
         updates: Whether they answer with updates, in place of weights.
-        mods: Of the app.
-        scale: By what updates are multiplied.
+        mods: Mods of the app.
+        scale: Scale by which updates are multiplied.
     """
     app = ClientApp(mods=mods)
 
@@ -181,10 +181,10 @@ def make_run(
     """Return the right run, with what a program changes.
 
     Args:
-        seed: Of weights and noise.
+        seed: Seed of weights and noise.
         strategy: Makes the whole strategy from a seed.
         clients: Makes the app of the clients.
-        settings: Of ``audit_server_app``, in place of σ, C and the number of replies.
+        settings: Settings of ``audit_server_app``, in place of σ, C and the number of replies.
         parts: As of :class:`PrivateMean`.
     """
     app = ServerApp()

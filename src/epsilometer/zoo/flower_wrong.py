@@ -310,7 +310,7 @@ program("EPS-0241", part="scale")(lambda server, replies: SIGMA * C / (1.3 * rep
 
 @program("EPS-0242", part="draw")
 def _seed_by_the_round(server: PrivateMean, scale: float) -> Arrays:
-    """Seed the generator with the number of the round, which everybody knows."""
+    """Seed the generator with the number of the round, which everyone knows."""
     server.rng = np.random.default_rng(server.round)
     return draw(server, scale)
 

@@ -105,7 +105,7 @@ def _read_part(part: Part) -> Iterator[SourceProgram]:
 
 
 def score_sources(programs: Iterable[SourceProgram]) -> Score:
-    """Lint programs, each as a project of its own, and count what is found.
+    """Lint programs, each as its own project, and count what is found.
 
     Guarantee: a mistake counts as found only where its rule is reported on its line; a right line
         that is reported counts against precision, in wrong programs too.
@@ -135,7 +135,7 @@ def describe_score(programs: Iterable[SourceProgram], score: Score) -> str:
 
 
 def render_scores() -> tuple[str, bool]:
-    """Return how lint does on all programs, in Markdown, and whether any right line is accused."""
+    """Return how lint does on all programs, in Markdown, and whether any right line is flagged."""
     lines = ["## Sources, for lint\n"]
     accused = False
     titles = {each.id: each.title for each in list_sources()}

@@ -1,4 +1,4 @@
-"""List trainings with Opacus that are right, and look unusual: none may be accused."""
+"""List trainings with Opacus that are right, and look unusual: none may be flagged."""
 
 # mypy: allow-subclassing-any, allow-untyped-calls
 
@@ -62,7 +62,7 @@ def _schedule_clip_norm(training: Training) -> None:
 
 @program("EPS-1114", part="make")
 def _draw_secure_noise(seed: int) -> Training:
-    """Draw noise as secure mode does: four draws, halved, from a generator of its own."""
+    """Draw noise as secure mode does: four draws, halved, from its own generator."""
     training = make_training(seed)
     training.optimizer.secure_mode = True
     training.optimizer.generator = torch.Generator().manual_seed(seed + 1)

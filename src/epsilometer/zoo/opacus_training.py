@@ -79,7 +79,7 @@ class Training:
 
 
 def train(training: Training) -> None:
-    """Go through the loader as anybody's tutorial does."""
+    """Go through the loader as anyone's tutorial does."""
     for _ in train_epochs(training):
         pass
 
@@ -187,7 +187,7 @@ def change_optimizer(**changes: Callable[..., Any]) -> type:
 
 
 def shuffle(data: TensorDataset, batch_size: int) -> DataLoader[Any]:
-    """Return the loader of anybody's tutorial."""
+    """Return the loader of anyone's tutorial."""
     return DataLoader(data, batch_size=batch_size, shuffle=True)
 
 
@@ -212,7 +212,7 @@ def make_training(
     """Return the training that is right, with what a program changes.
 
     Args:
-        seed: Of data, weights and batches.
+        seed: Seed of data, weights and batches.
         kind: Class of the optimiser, in place of the one that ``make_private`` chooses.
         loop: How it is trained.
         step: How a batch is.
@@ -225,7 +225,7 @@ def make_training(
         records: Size of the data set.
         epochs: How many.
         make_loader: Makes the loader before ``make_private`` from a data set and a batch size.
-        engine: In place of a new ``PrivacyEngine``.
+        engine: Replaces a new ``PrivacyEngine``.
         settings: More of ``make_private``, or of :func:`change_optimizer`.
     """
     torch.manual_seed(seed)

@@ -19,7 +19,7 @@ def count_outcomes(outcomes: Iterable[Outcome]) -> str:
     """Say in one sentence how many wrong programs were found, and how many right ones spared.
 
     With several seeds a wrong program is found if every seed finds it, a right one spared if none
-    accuses it.
+    flags it.
     """
     by_program = _group(outcomes)
     complete = {program: runs for program, runs in by_program.items() if all(o.ran for o in runs)}
@@ -36,7 +36,7 @@ def count_outcomes(outcomes: Iterable[Outcome]) -> str:
 
 
 def list_mistakes(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
-    """Name what was missed, and what was accused and is right, one line per program."""
+    """Name what was missed, and what was flagged and is right, one line per program."""
     lines = []
     for program, runs in _group(outcomes).items():
         mistaken = [outcome for outcome in runs if outcome.ran and not outcome.correct]
@@ -92,7 +92,7 @@ def describe_seeds(outcomes: Sequence[Outcome], command: str) -> str:
     named = ", ".join(f"{o.program.id} with seed {o.seed}" for o in accused)
     return (
         f"Right programs with many seeds: {programs} programs × {len(outcomes) // programs} seeds, "
-        f"{len(accused)} of {len(outcomes):,} runs accused{': ' + named if named else ''} "
+        f"{len(accused)} of {len(outcomes):,} runs flagged{': ' + named if named else ''} "
         f"(`{command}`). One in 1,000 is allowed.\n"
     )
 
@@ -148,7 +148,7 @@ def _render_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 
 def _name_alarms(outcome: Outcome, silent: str) -> str:
-    """Name the checks that accused a program; ``silent`` where none did."""
+    """Name the checks that flagged a program; ``silent`` where none did."""
     if not outcome.ran:
         return "not run"
     if not outcome.accused:

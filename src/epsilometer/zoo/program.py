@@ -69,7 +69,7 @@ class Register:
     of that part.
 
     Args:
-        kind: Of the programs.
+        kind: Kind of the programs.
         make: Makes what a tool is given, called as ``make(seed, **parts)``.
 
     Attributes:

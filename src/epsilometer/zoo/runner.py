@@ -23,7 +23,7 @@ class Outcome:
         program: Which.
         seed: Which.
         ran: Whether the tool could be run on it.
-        alarms: What it accused the program of, first come first.
+        alarms: What it flagged the program of, first come first.
         untested: Names of checks that could not be made.
         seconds: CPU seconds, those of the program among them.
     """
@@ -47,7 +47,7 @@ class Outcome:
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """Names of the checks that accused it, first come first."""
+        """Names of the checks that flagged it, first come first."""
         return tuple(alarm.check for alarm in self.alarms)
 
     @property
@@ -85,11 +85,11 @@ def run_zoo(
     """Run programs through a tool, each from the same seeds.
 
     Guarantee: but for the seconds, the same seed gives the same outcomes, except for programs that
-        draw from a generator of their own.
+        draw from their own generator.
 
     Args:
         programs: Which; by default all that can run here.
-        seed: From which all randomness follows.
+        seed: Seed of all randomness.
         seeds: How many: each program is run with ``seed``, ``seed + 1`` and so on.
         jobs: Processes that share the work.
         tool: What checks a program. Another tool is compared by giving its function.

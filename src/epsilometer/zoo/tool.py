@@ -22,7 +22,7 @@ DELTA = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """What a tool accuses a program of.
+    """What a tool flags a program of.
 
     Attributes:
         check: Name of the check.
@@ -40,7 +40,7 @@ class Report:
     """What a tool says of a program.
 
     Attributes:
-        alarms: What it accuses the program of; empty where of nothing.
+        alarms: What it flags the program of; empty where of nothing.
         untested: Names of checks that it could not make.
     """
 

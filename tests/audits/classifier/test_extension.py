@@ -42,7 +42,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("registered")
 def test_an_attack_is_registered_by_one_line() -> None:
-    subject = em.Classifier(GaussianNB(), *IRIS, attacks=("loss", "gap"), shadows=4)
+    quick: Any = {"shadows": 4, "skip_trend": True, "remedies": 0}
+    subject = em.Classifier(GaussianNB(), *IRIS, attacks=("loss", "gap"), **quick)
     found = em.audit(subject, engine=HERE).find(MembershipFinding)
     assert [attack.attack for attack in found] == ["loss threshold", "gap"]
     assert "gap" in em.Classifier(GaussianNB(), *IRIS, attacks="all").attack_names
@@ -72,7 +73,7 @@ def test_an_entry_point_is_an_attack_of_the_command(
     rows = (f"{x},{y},{label}" for (x, y, *_), label in zip(*IRIS, strict=True))
     Path("irises.csv").write_text("\n".join(["length,width,kind", *rows]) + "\n")
     options = ("--label", "kind", "--model", "naive-bayes", "--shadows", "4", "--seed", "1")
-    options += ("--published-as", "api")
+    options += ("--published-as", "api", "--skip-trend", "--remedies", "0")
     with pytest.raises(SystemExit) as ended:
         main(["classifier", "irises.csv", *options, "--attacks", "mine", "--engine", "in-process"])
     assert ended.value.code in (0, 1, 4)

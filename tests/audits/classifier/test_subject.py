@@ -551,7 +551,7 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         GaussianNB(),
         IRIS,
         {"published_as": "labels", "model_file": "model.pkl"},
-        "nobody is given the file",
+        "no one receives the file",
     ),
     "no such file": (GaussianNB(), IRIS, {"model_file": "nowhere.pkl"}, "can be read"),
     "published elsewhere": (GaussianNB(), IRIS, {"published_as": "web"}, "'file' or 'api' or"),

@@ -32,7 +32,7 @@ from epsilometer.sampling.samplers import (
     WithoutReplacement,
     is_displacing,
 )
-from epsilometer.stats import likelihood_ratio
+from tests import printed_ratios as printed
 
 ADVERSARIES = get_args(Adversary)
 ADJACENCIES = ("zero_out", "add_remove", "replace")
@@ -186,7 +186,6 @@ def scored(how: TargetCanary, seen: np.ndarray, sampler: Any, **more: Any) -> np
 
 
 def test_ratios_are_those_of_the_printed_formulas(seen: np.ndarray) -> None:
-    printed = likelihood_ratio
     cases = [
         ("target_canary", Shuffle(), printed.target_canary(seen, sigma=SIGMA)),
         ("target_canary", BallsInBins(), printed.balls_in_bins(seen, sigma=SIGMA)),
@@ -213,7 +212,7 @@ def test_ratios_are_those_of_the_printed_formulas(seen: np.ndarray) -> None:
 
 def test_the_rate_is_the_samplers_then_the_callers_then_one_in_all_steps(seen: np.ndarray) -> None:
     how = canary("target_canary", displaces=False)
-    poisson = {q: likelihood_ratio.poisson(seen, sigma=SIGMA, rate=q) for q in (0.1, 0.25, 0.4)}
+    poisson = {q: printed.poisson(seen, sigma=SIGMA, rate=q) for q in (0.1, 0.25, 0.4)}
     for sampler, rate, expected in [
         (Poisson(rate=0.4), 0.1, 0.4),
         (Poisson(), 0.1, 0.1),

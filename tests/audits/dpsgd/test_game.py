@@ -137,6 +137,7 @@ def test_other_records_blur_the_law_by_little(
         assert np.abs(gaps).max() < 0.35 * spread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "sampler"),
     [("sign", Shuffle()), ("scale", Shuffle()), ("others", Shuffle()), ("beside", Poisson())],

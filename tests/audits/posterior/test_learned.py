@@ -52,6 +52,7 @@ def scored_on_what_was_learned(
     return Scores(*(side @ weights for side in expanded))
 
 
+@pytest.mark.slow
 def test_scoring_the_runs_that_were_learned_from_is_caught(rng: np.random.Generator) -> None:
     assert too_often(false_alarms(scored_on_what_was_learned, rng), AUDITS)
 

@@ -4,6 +4,7 @@ import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,65 @@ def test_a_model_of_torch_is_measured_as_by_hand() -> None:
     assert [tokens.size for tokens in measured.log_probs] == [2, 3, 1]
     assert [len(said) for said in measured.completions] == [2, 3, 1]
     assert ord(measured.completions[0][0]) == int(logits.argmax())
+
+
+class Completing(torch.nn.Sequential):
+    """Completes as models of transformers do: a text never ends before it is as long as asked."""
+
+    generation_config = SimpleNamespace(eos_token_id=[101, 50_256])  # one is in no vocabulary
+
+    def generate(self, *, input_ids: Any, max_new_tokens: int, **_: Any) -> Any:
+        for _step in range(max_new_tokens):
+            logits = self(input_ids[:, -1])
+            logits[:, 101] = -torch.inf
+            input_ids = torch.cat([input_ids, logits.argmax(1, keepdim=True)], 1)
+        return input_ids
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+@pytest.mark.parametrize("kind", [torch.nn.Sequential, Completing])
+def test_completions_are_the_likeliest_tokens_one_by_one(kind: Any, batch_size: int) -> None:
+    torch.manual_seed(0)
+    module = kind(torch.nn.Embedding(128, 8), torch.nn.Linear(8, 128))
+    with torch.no_grad():
+        module[1].bias[101] = 3.0  # the likeliest after many letters
+        logits = module(torch.arange(128))
+    assert (logits.argmax(1) == 101).sum() > 20
+    if kind is Completing:
+        logits[:, 101] = -torch.inf
+    best = logits.argmax(1)
+
+    def follow(letter: str, count: int) -> str:
+        said = letter
+        for _ in range(count):
+            said += chr(int(best[ord(said[-1])]))
+        return said[1:]
+
+    def change(text: str, place: int) -> str:
+        return text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :]
+
+    whole = [follow(letter, 12) for letter in "abcdef"]
+    secrets = [*whole, *(change(text, 2 * place) for place, text in enumerate(whole)), "x"]
+    canaries = [
+        Canary("abcdef"[: 1 + place % 6], secret[: 12 - place % 3])
+        for place, secret in enumerate(secrets)
+    ]
+    canaries.append(Canary("a", follow("a", 80)))  # longer than what is completed
+    model = em.CausalModel(module, Letters(), batch_size=batch_size)
+    said = model.measure(canaries).completions
+    wanted = [follow(each.prompt[-1], min(64, len(each.secret))) for each in canaries]
+    assert list(said) == wanted
+    assert sum(one == each.secret for one, each in zip(said, canaries, strict=True)) >= 6
+
+
+def test_little_is_computed_beyond_the_tokens_of_canaries() -> None:
+    module = torch.nn.Sequential(torch.nn.Embedding(128, 8), torch.nn.Linear(8, 128))
+    places: list[int] = []
+    module.register_forward_hook(lambda _module, inputs, _said: places.append(inputs[0].numel()))
+    rng = np.random.default_rng(0)
+    canaries = [Canary("p" * int(length), "s") for length in rng.integers(1, 60, 400)]
+    em.CausalModel(module, Letters(), batch_size=32).measure(canaries)
+    assert sum(places) < 1.1 * sum(len(each.text) for each in canaries)
 
 
 def test_new_tokens_that_are_split_are_remarked_on() -> None:

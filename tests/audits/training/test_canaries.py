@@ -11,13 +11,11 @@ from epsilometer.audits.training.canaries import (
     adversarial,
     highest_loss,
     mean_gradient,
-    noise_record,
     random_record,
 )
 from epsilometer.core.record import Record, mislabel
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.loss import losses
-from tests.oracles import FLAKE
 
 FEATURES = np.array([[0.0, 10.0], [1.0, 30.0], [0.5, 20.0]])
 LABELS = np.array([0, 2, 2])
@@ -50,27 +48,10 @@ def test_a_random_record_is_one_of_the_data_with_its_own_label(rng: np.random.Ge
     assert seen == {0, 1, 2}
 
 
-def test_noise_fills_the_range_of_every_feature_and_no_more(rng: np.random.Generator) -> None:
-    made = [noise_record(FEATURES, LABELS, rng=rng) for _ in range(2000)]
-    drawn = np.array([record.features for record in made])
-    assert (drawn >= FEATURES.min(axis=0)).all()
-    assert (drawn <= FEATURES.max(axis=0)).all()
-    spread = np.ptp(FEATURES, axis=0)
-    # A strip of a twentieth stays empty with chance 0.95^2000.
-    assert (drawn.min(axis=0) < FEATURES.min(axis=0) + spread / 20).all()
-    assert (drawn.max(axis=0) > FEATURES.max(axis=0) - spread / 20).all()
-    labels = [record.label for record in made]
-    assert set(labels) == {0, 2}  # 1 never occurs
-    # Each class half of the time, although the data have two records of one: Hoeffding.
-    slack = np.sqrt(np.log(2 / FLAKE) / (2 * len(labels)))
-    assert abs(np.mean(np.array(labels) == 0) - 0.5) < slack
-
-
 def test_a_record_of_an_image_keeps_its_shape_and_type(rng: np.random.Generator) -> None:
     images = rng.random((5, 1, 4, 4)).astype(np.float32)
     for record in (
         random_record(images, np.arange(5), rng=rng),
-        noise_record(images, np.arange(5), rng=rng),
         adversarial(Record(images[0], 1), lambda x, y: np.ones(x.shape)),
     ):
         assert record.features.shape == (1, 4, 4)
@@ -205,7 +186,6 @@ def test_what_is_wrong_with_data_is_told(case: str, rng: np.random.Generator) ->
     features, labels, said = BAD_DATA[case]
     for choose in (
         lambda: random_record(features, labels, rng=rng),
-        lambda: noise_record(features, labels, rng=rng),
         lambda: highest_loss(features, labels, shadows=[1.0, 2.0]),
     ):
         with pytest.raises(InvalidArgument, match=said):
@@ -219,7 +199,6 @@ def up(x: np.ndarray, y: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda rng: noise_record(FEATURES, [1, 1, 1], rng=rng), "two classes or more, got only 1"),
         (lambda rng: mislabel(Record([1.0], 0), classes=1, rng=rng), "classes ≥ 2"),
         (lambda rng: mislabel(Record([1.0], 3), classes=3, rng=rng), "from 0 to 2.*got 3"),
         (lambda _: Record([np.nan], 0), "finite"),

@@ -51,6 +51,7 @@ def test_the_same_attack_is_called_different_no_oftener_than_it_says(
     assert apart <= scipy.stats.binom.isf(FLAKE, 100, 0.4)
 
 
+@pytest.mark.slow
 def test_limits_swapped_for_what_was_seen_would_be_caught(rng: np.random.Generator) -> None:
     """The classic mistake, planted: rates compared as if they were the truth."""
     pairs = [[band(rng, 1.0, confidence=0.8) for _ in range(2)] for _ in range(40)]

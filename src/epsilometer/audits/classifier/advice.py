@@ -25,7 +25,7 @@ _NOTICED = 0.02  # share of people by which that must differ
 
 
 class PartSummary(NamedTuple):
-    """What rules say of one way to publish, in numbers; −1 where not all was measured."""
+    """The rules' outcome for one way to publish, in numbers; −1 where not all was measured."""
 
     action: str
     caught: float

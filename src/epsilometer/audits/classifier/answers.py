@@ -1,6 +1,6 @@
 """Compare a model's ``predict`` with its probabilities, and audit the former where they differ.
 
-Most models predict the likeliest class. One with a threshold of its own, or one that answers in
+Most models predict the likeliest class. One with its own threshold, or one that answers in
 another way, shows by its labels what its probabilities do not.
 """
 
@@ -73,7 +73,7 @@ class LabelsOnly:
         return np.exp(self.predict_log_proba(X))
 
     def predict_log_proba(self, X: Any) -> FloatArray:  # noqa: N803
-        """Return ln p = 0 for the label that is answered, and next to nothing for others."""
+        """Return ln p = 0 for the predicted label, and a very small p for all others."""
         return np.where(np.asarray(self.predict(X))[:, None] == self.classes_, 0.0, _NEVER)
 
 

@@ -1,4 +1,4 @@
-"""Find what keeps measurements from speaking for people: copies of rows, answers that vary."""
+"""Find what makes measurements of rows say little about people: copies, varying answers."""
 
 import warnings
 from typing import Any
@@ -31,14 +31,14 @@ def find_doubts(
     *,
     seed: int = 0,
 ) -> tuple[list[str], list[str]]:
-    """Return why nobody is safe by what is measured of rows, and mere remarks, in sentences.
+    """Return reasons why measurements of rows protect no one, and remarks, as sentences.
 
     Args:
         estimator: Not fitted.
         X: Features.
         classes: All labels, in order.
         codes: Position of each record's label among them.
-        seed: Of training.
+        seed: Seed of training.
     """
     copies, many = describe_copies(find_copies(X))
     vary = describe_varying(estimator, X, classes, codes, seed=seed)

@@ -52,8 +52,8 @@ def compute_from_answers(
         X: The features it was fitted to, about which it is asked.
         codes: Position of each record's label among the classes.
         classes: All labels, in order.
-        decimals: To which probabilities are rounded; None: not at all; −1: labels alone.
-        seed: By which records are chosen.
+        decimals: Decimals to which probabilities are rounded; None: not at all; −1: labels alone.
+        seed: Seed by which records are chosen.
 
     Example:
         >>> from sklearn.linear_model import LogisticRegression
@@ -102,7 +102,7 @@ class _Asked(NamedTuple):
         features: What reaches the estimator of each question.
         odds: Log-odds there, one column per row of coefficients.
         rows: Which questions are used.
-        weight: Of each of these.
+        weight: Weight of each of these.
     """
 
     features: Any

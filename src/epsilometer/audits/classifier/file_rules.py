@@ -1,4 +1,4 @@
-"""Judge what a model's file, or an API's answers, tell of single records."""
+"""Judge what a model's file, or an API's answers, reveal about single records."""
 
 from collections.abc import Sequence
 

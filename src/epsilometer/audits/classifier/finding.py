@@ -60,7 +60,7 @@ class PartResults(PublishedResults):
     task: ClassifierTask
 
     def make_audit(self, provenance: Provenance) -> Audit:
-        """Return the audit: what the rules say, with all that it rests on."""
+        """Return the audit: the outcomes of the rules, and their evidence."""
         subject, arrays = self.task.subject, self.found["leave-one-out"]
         at, floor = self._changes(), self._floor()
         rules, attacks = self._judge()
@@ -97,7 +97,7 @@ class PartResults(PublishedResults):
 
     @property
     def measured(self) -> Measured:
-        """What rules look at."""
+        """What rules use."""
         left_out = self.found["leave-one-out"]
         return Measured(
             risk=self._count_hidden()[0],
@@ -126,7 +126,7 @@ class PartResults(PublishedResults):
     def _count_hidden(self) -> tuple[FloatArray, int]:
         """Return risks, and how many were above the limit and are hidden by random training.
 
-        Where the seed is nobody's to know, what counts is whether models with the record can be
+        Where the seed is no one's to know, what counts is whether models with the record can be
         told from models without it. The shift is that of the same seed, the spread that of others.
         """
         at, limit = self._changes(), self.task.subject.limit
@@ -177,7 +177,7 @@ class PartResults(PublishedResults):
         return int(np.sum(self._changes().risk > self.task.subject.limit))
 
     def measure_width(self) -> float:
-        """Return the width of the widest limits on attacks that a rule looks at."""
+        """Return the width of the widest limits on attacks that a rule uses."""
         subject = self.task.subject
         return measure_width(
             self._list_attacks(), subject.deciding_rules, confidence=self.task.confidence
@@ -218,7 +218,7 @@ class PartResults(PublishedResults):
     def _add_bound(
         self, name: str, finding: MembershipFinding, *, coins: bool = True
     ) -> MembershipFinding:
-        """Add the bound; of who is in a target from elsewhere nobody knows by what chance."""
+        """Add the bound; of who is in a target from elsewhere no one knows by what chance."""
         return super()._add_bound(name, finding, coins=coins and self.task.target is None)
 
     def _summarise_risk(self, at: Changes, floor: FloatArray | None) -> LeaveOneOut:
@@ -331,7 +331,7 @@ class PartResults(PublishedResults):
         )
 
     def _list_unmeasured(self) -> list[str]:
-        """Say what nobody looked at, because rules or attacks were chosen otherwise than usual."""
+        """Say what was not examined because rules or attacks differ from the defaults."""
         said = []
         if self.task.subject.published_as == "file" and "file" not in self.found:
             said.append("The model's file was not searched: it may hold training records.")
@@ -454,8 +454,8 @@ def list_rounding_steps(
         full: ln p of the model trained on all, shape ``(records, classes)``.
         without: ln p without the record.
         codes: Position of each record's label.
-        limit: Above which a record is exposed.
-        advantages: Of an attack on what is shown, one for each of ``SHOWN``.
+        limit: Limit above which a record is exposed.
+        advantages: Advantages of an attack on what is shown, one for each of ``SHOWN``.
     """
     steps = []
     for place, decimals in enumerate(SHOWN):

@@ -20,16 +20,16 @@ SMALLEST = 20  # records of a group that is shown by itself
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GroupedRisk:
-    """What groups are compared by.
+    """The quantities by which groups are compared.
 
     Attributes:
         columns: Column → group of each record.
         records: Which records were measured.
-        risk: Of each of these.
-        limit: Above which a record is exposed.
+        risk: Risk of each of these.
+        limit: Limit above which a record is exposed.
         scores: Returns scores of an attack on some records; None where no attack was run.
         member: Who was in the first model that was attacked; None where none was.
-        confidence: Of all limits and differences together.
+        confidence: Confidence of all limits and differences together.
     """
 
     columns: Mapping[str, NDArray[Any]]

@@ -13,7 +13,7 @@ Kind: TypeAlias = Literal["rows", "one person", "rebuilt", "unread", "statistics
 
 @dataclass(frozen=True, kw_only=True)
 class Leak:
-    """What of single records is in a model's file.
+    """Information about single records in a model's file.
 
     Attributes:
         kind: Training rows; parts of the model that belong to one record; records that whoever

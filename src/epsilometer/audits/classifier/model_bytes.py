@@ -43,7 +43,7 @@ _DEEPEST = 8  # archives in archives
 
 
 def unpack(content: bytes, depth: int = 0) -> Iterator[bytes]:
-    """Yield a file as it is, and what is packed in it."""
+    """Yield a file as it is, and its unpacked contents."""
     yield content
     if depth == _DEEPEST:
         return

@@ -81,10 +81,10 @@ def search_model(
         model: Fitted.
         X: The features it was fitted to.
         codes: Position of each record's label among the classes.
-        content: Of the file in which it is kept, if there is one already: pickle, joblib, skops,
-            ONNX. It is read without running anything that it names.
+        content: Content of the file in which it is kept, if there is one already: pickle, joblib,
+            skops, ONNX. It is read without running anything that it names.
         targets: What a regressor was fitted to, in place of classes.
-        seed: Of random directions, and of fits without a record.
+        seed: Seed of random directions, and of fits without a record.
 
     Example:
         >>> from sklearn.neighbors import KNeighborsClassifier

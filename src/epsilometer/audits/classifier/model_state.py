@@ -146,7 +146,7 @@ def _list_attributes(
 
 
 def _list_function(where: str, function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a function has beside its code: closures, defaults, attributes, globals.
+    """Yield what a function has apart from its code: closures, defaults, attributes, globals.
 
     A function of a module is written by its name, one of a script with the globals that it names.
     """

@@ -403,7 +403,7 @@ def list_statistics(table: Table, matrix: Any, means: FloatArray) -> list[tuple[
 
 
 class OwnValues:
-    """Values of measurements that one record alone has, and by chance nobody has."""
+    """Values of measurements that one record alone has, and by chance no one has."""
 
     def __init__(self, table: FloatArray) -> None:
         values, records, columns, ranks = [], [], [], []
@@ -428,7 +428,7 @@ class OwnValues:
         )
 
     def find_records(self, numbers: FloatArray) -> IntArray:
-        """Return whose values are among these numbers; nobody's where they are quantiles."""
+        """Return the records whose values are among these numbers; none for quantiles."""
         nobody = np.zeros(0, np.int64)
         given = np.unique(numbers[np.isfinite(numbers)])
         if not self._values.size or given.size < _RUN:
@@ -467,7 +467,7 @@ def _round_last(values: FloatArray) -> FloatArray:
 def _are_quantiles(ranks: IntArray) -> bool:
     """Tell whether values are apart in rank, as deciles are: evenly, or none near another.
 
-    Some quantiles lie between two records and are nobody's, so that gaps need not be even.
+    Some quantiles lie between two records and are no one's, so that gaps need not be even.
     """
     gaps = np.diff(ranks)
     return bool(gaps.max() - gaps.min() <= 1 or gaps.min() >= _APART)

@@ -31,9 +31,9 @@ class PrivateClassifier:
     Attributes:
         epsilon: ε; infinite: no noise.
         delta: δ.
-        steps: Of gradient descent.
-        learning_rate: Of the mean gradient.
-        random_state: Of the noise; None: fresh from the system.
+        steps: Steps of gradient descent.
+        learning_rate: Learning rate for the mean gradient.
+        random_state: Random state of the noise; None: drawn by the system.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -55,7 +55,7 @@ class PrivateClassifier:
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def set_params(self, **changed: Any) -> "PrivateClassifier":
-        """Change what it was made of."""
+        """Change its parameters."""
         unknown = sorted(set(changed) - {part.name for part in fields(self)})
         if unknown:
             raise InvalidArgument(f"Expected parameters of PrivateClassifier, got {unknown}.")

@@ -92,7 +92,7 @@ class PublishedModel:
         raise NotImplementedError
 
     def check_settings(self) -> None:
-        """Refuse what no audit can be made of, and bring lists into one form."""
+        """Refuse settings that cannot be audited, and normalise lists."""
         if not hasattr(self.estimator, "fit"):
             raise InvalidArgument(
                 f"Expected an estimator with fit and {self.method}, got "
@@ -103,7 +103,7 @@ class PublishedModel:
         if self.model_file is not None and self.published_as != "file":
             raise InvalidArgument(
                 f"Expected model_file with published_as='file', got {self.published_as!r}: "
-                "nobody is given the file."
+                "no one receives the file."
             )
         if isinstance(self.rules, ReleaseRule):
             object.__setattr__(self, "rules", (self.rules,))
@@ -162,13 +162,13 @@ class PublishedTask:
 
     Attributes:
         subject: The settings.
-        request: What was asked beside them.
+        request: What was requested in addition.
         size: How many records there are.
         groups: Column → group of each record.
         content: Bytes of the model's file, if there is one.
-        confidence: Of the verdict.
-        delta: δ of the bounds beside attacks.
-        seed: From which all randomness follows.
+        confidence: Confidence of the verdict.
+        delta: δ of the bounds shown with attacks.
+        seed: Seed of all randomness.
     """
 
     subject: PublishedModel
@@ -197,7 +197,7 @@ class PublishedTask:
         return 0 if self.subject.source is None else 1
 
     def stream(self, *key: int) -> np.random.Generator:
-        """Return a random stream of its own for each key."""
+        """Return a separate random stream for each key."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(2, *key)))
 
 
@@ -357,12 +357,12 @@ class PublishedResults:
     found: Mapping[str, Arrays]
 
     def make_audit(self, provenance: Provenance) -> Audit:
-        """Return the audit: what the rules say, with all that it rests on."""
+        """Return the audit: the outcomes of the rules, and their evidence."""
         raise NotImplementedError
 
     @property
     def measured(self) -> Measured:
-        """What rules look at."""
+        """What rules use."""
         raise NotImplementedError
 
     @property
@@ -386,12 +386,12 @@ class PublishedResults:
         return read_leaks(self.found.get("file"))
 
     def apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
-        """Return what each rule says, and how each attack does."""
+        """Return the outcome of each rule and the results of each attack."""
         rules, confidence = self.task.subject.deciding_rules, self.task.confidence
         return apply_rules(self.measured, rules, confidence=confidence)
 
     def _judge(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
-        """Return the rules, the gravest first, and attacks with their bounds."""
+        """Return the rules, the most severe first, and attacks with their bounds."""
         rules, attacks = self.apply_rules()
         kinds = [leak.kind for leak in self.leaks or ()]
         size = self.task.size

@@ -34,7 +34,8 @@ class _Linear(NamedTuple):
     """A linear model as its gradients have it.
 
     Attributes:
-        residuals: Of each record and class, weighted: what its features are multiplied by.
+        residuals: Residuals of each record and class, weighted: what its features are multiplied
+            by.
         penalty: Gradient of the penalty, one row per class.
         intercept: That of the intercepts, 0 where they are not penalised; None: there are none.
         known: Which coefficients have a gradient: at 0, those with an l1 penalty have none.

@@ -121,11 +121,11 @@ class CaughtAtMost:
 
 @dataclass(frozen=True)
 class GainAtMost:
-    """No threat beside membership gains more than ``limit``.
+    """No threat other than membership gains more than ``limit``.
 
     Attributes:
-        limit: Of guesses about hidden attributes, and of ranges, over what is known of people who
-            are not in the data; of structure, the share of records that are singled out.
+        limit: Limit of guesses about hidden attributes, and of ranges, over what is known of people
+            who are not in the data; of structure, the share of records that are singled out.
 
     Example:
         >>> import epsilometer as em
@@ -191,8 +191,8 @@ class Attacked:
 
     Attributes:
         name: Which, in words.
-        scores: Of models of half the records.
-        smaller: Of models of an eighth, and of a quarter; nothing where none were trained.
+        scores: Scores of models of half the records.
+        smaller: Scores of models of an eighth, and of a quarter; nothing where none were trained.
     """
 
     name: str
@@ -208,14 +208,14 @@ class Measured:
         risk: PDTP of measured records, as shown.
         floor: PDTP of refits with nothing removed, beside it; None where training is not random.
         of: Records in all.
-        drawn: Whether those measured were drawn by chance, where not all were.
+        drawn: Whether those measured were drawn at random, where not all were.
         screened: Which of them a screen chose; the others were drawn from the rest. None: none.
         attacks: What each attack said.
         mismatch: Why attacks may be weaker than they look; empty where nothing is known.
         leaks: What the model's file tells of single records; None where it was not searched.
-        threats: Beside membership, that were measured.
+        threats: Threats other than membership that were measured.
         answers: What an API's answers tell of single records; None where it was not tried.
-        doubt: Why nobody is safe by what was measured of rows; empty where nothing is known.
+        doubt: Why measurements of rows protect no one; empty where nothing is known.
     """
 
     risk: FloatArray | None
@@ -237,10 +237,10 @@ def share_exposed(
     """Return the share of all records above a limit, given which of those measured are.
 
     Args:
-        above: Of each measured record.
+        above: Whether each measured record is above the limit.
         screened: Which of them a screen chose; None: none.
         of: Records in all.
-        confidence: Of both limits together.
+        confidence: Confidence of both limits together.
     """
     chosen = np.zeros_like(above) if screened is None else screened
     return membership.share_above(
@@ -255,13 +255,13 @@ def share_exposed(
 def apply_rules(
     measured: Measured, rules: Sequence[ReleaseRule], *, confidence: float = 0.95
 ) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
-    """Return what each rule says, and how each attack does.
+    """Return the outcome of each rule and the results of each attack.
 
     Guarantee: *fail* is wrong with probability at most 1 − ``confidence``, whatever the number of
         rules and attacks; so is *pass*, of each rule's quantity as measured by these attacks.
         Neither speaks of attacks that were not run.
     Assumption: records, with all their scores, are independent and drawn from one population;
-        which were measured was drawn by chance.
+        which were measured was drawn at random.
     """
     if not rules:
         raise InvalidArgument("Expected at least one rule in rules, got none.")
@@ -293,7 +293,7 @@ def share_confidence(measured: Measured, rules: Sequence[ReleaseRule], confidenc
 def measure_width(
     attacks: Sequence[Attacked], rules: Sequence[ReleaseRule], *, confidence: float = 0.95
 ) -> float:
-    """Return the width of the widest limits that a rule on attacks looks at; 0 without any."""
+    """Return the width of the widest limits that a rule on attacks uses; 0 without any."""
     alone = [replace(attack, smaller=()) for attack in attacks]
     measured = Measured(risk=None, floor=None, of=0, drawn=False, attacks=alone)
     found, _ = apply_rules(measured, rules, confidence=confidence)
@@ -550,7 +550,7 @@ def weigh_rule(rule: RuleFinding, of: int, kinds: Sequence[str]) -> float:
     Args:
         rule: What was found.
         of: Records in all.
-        kinds: Of leaks in the model's file, the gravest first.
+        kinds: Kinds of leaks in the model's file, the most severe first.
     """
     if rule.rule == IN_FILE:
         return rule.value / of * (1.0 if kinds and kinds[0] == "rows" else 0.5)

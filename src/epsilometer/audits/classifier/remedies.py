@@ -156,7 +156,7 @@ def _name_column(subject: Classifier, column: int) -> str:
 
 
 def _blank(X: Any, columns: list[int]) -> Any:  # noqa: N803
-    """Return the table with one value for everybody in these columns: as good as dropped.
+    """Return the table with one value for everyone in these columns: as good as dropped.
 
     Columns keep their places, by which pipelines know them.
     """

@@ -31,7 +31,7 @@ def plan_removal(
         measure: PDTP of all records of given features and labels.
         X: Features.
         y: Labels.
-        limit: Above which a record is exposed.
+        limit: Limit above which a record is exposed.
         decimals: With how many decimals probabilities are shown; −1: the class alone.
         steps: Measurements at most, the first not counted.
 

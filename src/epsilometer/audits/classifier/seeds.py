@@ -45,7 +45,7 @@ def measure_spread(odds: FloatArray, shift: FloatArray) -> FloatArray:
 
     Args:
         odds: Log-odds of models of other seeds, ``(seeds, records, classes − 1)``.
-        shift: By which a record moves them, ``(records, classes − 1)``.
+        shift: Shift by which a record moves them, ``(records, classes − 1)``.
     """
     free = len(odds) - 1
     # Of so many normal values, 95 % of standard deviations are below this times the true one
@@ -70,14 +70,14 @@ def find_hidden(shift: FloatArray, spread: FloatArray, *, limit: float) -> BoolA
 
 
 def find_gaps(logs: FloatArray, shift: FloatArray) -> BoolArray:
-    """Tell of which records all models without them fall between those with them.
+    """Find the records whose models without them all fall between those with them.
 
     A law of few values, or of narrow clusters, spreads far and hides nothing: what moves between
     its values is seen. There every value is nearer to another one than after it has moved.
 
     Args:
         logs: Log-odds of models of other seeds, ``(seeds, records, classes − 1)``.
-        shift: By which a record moves them, ``(records, classes − 1)``.
+        shift: Shift by which a record moves them, ``(records, classes − 1)``.
 
     Example:
         >>> heaps = np.repeat([-5.0, 5.0], 10).reshape(20, 1, 1)

@@ -72,7 +72,7 @@ def read_labels(y: Any) -> tuple[NDArray[Any], IntArray]:
     if classes.size < 2:
         raise InvalidArgument(
             f"Expected at least two classes in y, got {classes.size}. "
-            "A classifier of one class says the same whoever is in it."
+            "A classifier of one class gives the same answer whatever its records."
         )
     return classes, np.asarray(codes, np.int64)
 
@@ -93,7 +93,7 @@ def read_matrix(X: Any, *, name: str = "X") -> FloatArray:  # noqa: N803 - as in
         missing = np.count_nonzero(~np.isfinite(array))
         raise InvalidArgument(
             f"Expected finite numbers in {name}, found {missing} of {array.size} nan or infinite. "
-            "Fill them in by a pipeline, so that filling in is part of what is measured."
+            "Impute them in a pipeline, so that imputation is part of the audit."
         )
     return array
 
@@ -126,8 +126,8 @@ def clone_with_seed(estimator: Any, seed: int, *, overwrite: bool = True) -> Any
     """Return an untrained copy whose random states are set, those of its parts too.
 
     Args:
-        estimator: To be copied.
-        seed: In place of each ``random_state``.
+        estimator: The estimator to copy.
+        seed: Replaces each ``random_state``.
         overwrite: Whether states that are whole numbers already are replaced too.
     """
     model = clone_estimator(estimator)
@@ -143,7 +143,7 @@ def clone_with_seed(estimator: Any, seed: int, *, overwrite: bool = True) -> Any
 
 
 def has_fixed_seed(estimator: Any) -> bool:
-    """Tell whether a ``random_state`` is a number, so that whoever knows it knows the noise."""
+    """Tell whether a ``random_state`` is a number, which would reveal the noise."""
     params = estimator.get_params() if hasattr(estimator, "get_params") else {}
     return any(
         name.rpartition("__")[2] == "random_state" and isinstance(value, Integral)
@@ -312,7 +312,7 @@ def unwrap_pipeline(
         X: Features.
         y: Labels.
         preprocessing: ``"fixed"`` removes all steps, fitted to all records.
-        seed: Of steps that are random.
+        seed: Seed of steps that are random.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB

@@ -62,7 +62,7 @@ class Classifier(PublishedModel):
     """A classifier trained on these records: may it be published, and what would help?
 
     Its ``rules`` decide, so that a claimed ε is refused. No δ is needed; one that is given is that
-    of the bounds beside attacks.
+    of the bounds shown with attacks.
 
     Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
         samples. It is certain where all records were measured exactly. *Release* says the same of
@@ -95,12 +95,12 @@ class Classifier(PublishedModel):
             limits are that close, or no longer become closer.
         skip_trend: Attack no models of a quarter and an eighth of the records, whose trend says
             what a model of all records would show.
-        threats: Threats beside membership; none by default. ``attribute:COLUMN`` guesses a hidden
-            column, and ``range`` says whether somebody similar was in. ``structure`` counts records
+        threats: Threats besides membership; none by default. ``attribute:COLUMN`` guesses a hidden
+            column, and ``range`` says whether someone similar was in. ``structure`` counts records
             whose answer or leaf few share, and ``usage`` estimates which share of a dataset was
             used.
         groups: Column → group of each record, to see whether some are more at risk.
-        rules: By which it is judged; ``RULES`` by default, without attacks only the first.
+        rules: Rules that judge it; ``RULES`` by default, without attacks only the first.
         decimals: With how many decimals an API shows probabilities; None: all.
         removal: Measurements of the plan to drop records; None: 25 where records can be left out
             without fitting again, else none.
@@ -109,9 +109,9 @@ class Classifier(PublishedModel):
             more than 20,000 none.
         variation: Models trained on all records with other seeds, to see how much predictions
             vary anyway; 0: none.
-        feature_names: Of the columns of X.
+        feature_names: Names of the columns of X.
         categorical: Which columns of X are mere names of something.
-        record_names: Of the records, for ``records.csv`` in the run's directory alone.
+        record_names: Names of the records, for ``records.csv`` in the run's directory alone.
         target: ln p of an existing model, shape ``(records, classes)``, and which records it was
             trained on. It is attacked in place of models of the pool, and compared with them.
         fitted: The model to publish, fitted already to the records that ``target`` names, or to
@@ -261,7 +261,7 @@ class ClassifierTask(PublishedTask):
 def list_usual_rules(
     published_as: str, attacks: Sequence[str], threats: Sequence[str]
 ) -> tuple[ReleaseRule, ...]:
-    """Return the rules that decide where none are given: about all that is measured.
+    """Return the default rules: one about everything that is measured.
 
     Example:
         >>> [type(rule).__name__ for rule in list_usual_rules("labels", (), ("range",))]

@@ -1,7 +1,7 @@
-"""Gradients that an adversary inserts in the place of records' own, before clipping and noise.
+"""Gradients that an adversary inserts in place of the records' own, before clipping and noise.
 
-She watches the noisy sum of every step along her direction ĝ, in units of the clipping norm. What
-she inserts decides the mean of that observation (Annamalai et al. 2025, Algorithm 2):
+The adversary watches the noisy sum of every step along a direction ĝ, in units of the clipping
+norm. The inserted gradients decide the mean of that sum (Annamalai et al. 2025, Algorithm 2):
 
 ======================  ==================  ==================  ==============================
 adversary               target's batch      other batches       other records' own gradients
@@ -55,7 +55,7 @@ def random_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
 
 
 def dirac_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
-    """Return one parameter's own direction, a random one."""
+    """Return the direction of one random parameter."""
     _validate.whole(1, size=size)
     direction = np.zeros(size)
     direction[rng.integers(size)] = 1.0
@@ -64,10 +64,10 @@ def dirac_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TargetCanary:
-    """One target, record 0, with a gradient of the adversary's choice, and her other insertions.
+    """One target, record 0, with a gradient of the adversary's choice, and the other insertions.
 
     Attributes:
-        adversary: What she may choose.
+        adversary: What the adversary may choose.
         direction: ĝ, a unit vector.
         adjacency: What becomes of the target without it; ``add_remove`` takes the record away,
             which is for the training to do.
@@ -112,28 +112,26 @@ class TargetCanary:
         return 0
 
     def insert(self, batches: Batches) -> Inserted:
-        """Insert what she chose, as of :class:`~epsilometer.networks.trainer.Canaries`."""
-        there = batches >= 0
-        target = batches == 0
-        has = target.any(-1)
+        """Insert the chosen gradients, as :class:`~epsilometer.networks.trainer.Canaries`."""
+        has = (batches == 0).any(-1)
         without = {"zero_out": 0.0, "replace": -1.0, "add_remove": 0.0}[self.adjacency]
         own = 1.0 if self.present else without
         if self.adversary == "batch_then_shuffle":
+            there = batches >= 0
             alike = there & (batches < self.batch_size)
             amounts = 2.0 * alike.sum(-1) - there.sum(-1)  # +1 for each of the first B, else −1
             amounts = amounts + has * (own - 1.0)
             return Inserted(None, amounts[..., None], has[..., None])
+        others = np.greater(batches, 0, order="C")
         if self.adversary == "target_canary":
-            return Inserted(there & ~target, (own * has)[..., None], has[..., None])
-        others = there & ~target
-        displaced = has & self.displaces  # the target has taken the place of her −1
+            return Inserted(others, (own * has)[..., None], has[..., None])
+        displaced = has & self.displaces  # the target has taken the place of the −1
         inserts = others.any(-1) & ~displaced
         amounts = has * own - inserts * 1.0
         if self.adversary == "worst_case":
             return Inserted(None, amounts[..., None], has[..., None])
-        last = others.shape[-1] - 1 - others[..., ::-1].argmax(-1)  # the last of the others
-        keep = others & ~(inserts[..., None] & (np.arange(others.shape[-1]) == last[..., None]))
-        return Inserted(keep, amounts[..., None], has[..., None])
+        _take_last(others.reshape(-1, others.shape[-1]), inserts.ravel())
+        return Inserted(others, amounts[..., None], has[..., None])
 
     @property
     def means(self) -> tuple[float, float, float]:
@@ -189,9 +187,19 @@ class TargetCanary:
         return np.asarray(each_with(x, sigma=sigma, present=above, absent=below, rate=chance))
 
 
+def _take_last(rows: BoolArray, where: BoolArray) -> None:
+    """Make the last True of some rows False, in place."""
+    here = np.flatnonzero(where)
+    last = rows.shape[-1] - 1
+    whole = rows[here, last]  # most batches are: nobody looks for their last
+    rows[here[whole], last] = False
+    part = here[~whole]
+    rows[part, last - rows[part, ::-1].argmax(-1)] = False
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ManyCanaries:
-    """Canary records after the training set's own, each with a direction of its own.
+    """Canary records after the training set's own, each with its own direction.
 
     A canary that is not included has gradient 0: zero-out adjacency, and the batches stay the same.
 

@@ -45,15 +45,15 @@ _LEAST = 1e-3  # noise, in units of the clipping norm, below which none is told 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CanarySteps:
-    """What T steps showed of m canaries.
+    """Observations of m canaries over T steps.
 
     Attributes:
         seen: The noisy sum of the step, less what the adversary knows of it, in the direction of
             each canary and in units of the clipping norm, shape ``(T, m)``: 1 where it took part,
             and noise.
-        took: In which steps each canary takes part if it is in at all, shape ``(T, m)``.
+        took: The steps in which each canary takes part if it is included, shape ``(T, m)``.
         noise: Noise multipliers of the steps, shape ``(T,)``.
-        chance: Of taking part in a step, for one who does not know, shape ``(T,)``.
+        chance: Probability of taking part in a step, given no other knowledge, shape ``(T,)``.
         blur: Standard deviation of what other canaries add to ``seen``, shape ``(T,)``; it weighs
             steps and promises nothing.
         epoch: Which epoch a step belongs to, shape ``(T,)``, where records come once per epoch;
@@ -88,7 +88,7 @@ class CanarySteps:
 
     @property
     def exposure(self) -> FloatArray:
-        """μ² of each canary for one who knows the batches: each own step adds 1/noise²."""
+        """μ² of each canary for an adversary who knows the batches: each own step adds 1/noise²."""
         each = np.maximum(self.noise, _LEAST)[:, None] ** -2
         return np.asarray((self.took * each).sum(axis=0))
 
@@ -177,10 +177,10 @@ class CanaryRun:
         included: Which canaries were planted, each by its own fair coin, shape ``(m,)``.
         steps: What every step showed of them.
         weights: What the trained weights show of them, higher means in, shape ``(m,)``.
-        public_order: Whether everybody knows which records are in a batch: no shuffling at all.
+        public_order: Whether everyone knows which records are in a batch: no shuffling at all.
         subject: What was trained, in words.
         caveats: What a reader must know before quoting a bound.
-        seed: Of coins, batches and directions.
+        seed: Seed of coins, batches and directions.
     """
 
     included: NDArray[np.bool_]
@@ -193,7 +193,7 @@ class CanaryRun:
 
     @property
     def unsampled(self) -> bool:
-        """Whether everybody knows who is in a batch, so that trade-off curves are Gaussian."""
+        """Whether everyone knows who is in a batch, so that trade-off curves are Gaussian."""
         return self.public_order or bool(np.all(self.steps.chance == 1))
 
     @property
@@ -219,7 +219,7 @@ def measure_gradients(
     method: str = "one_run",
     estimates: Sequence[EpsilonEstimate] = (),
 ) -> EpsilonFinding:
-    """Return what is proved by who sees every noisy gradient and does not know the batches.
+    """Return the bound for an adversary who sees every noisy gradient, but not the batches.
 
     Guarantee: refutes a true claim in at most ``1 - confidence`` of audits, together with another
         bound that is wrong in ``spent`` of them.

@@ -80,7 +80,7 @@ class GradientGame:
         sums = trained.observations[..., 0]
         if view == "steps":
             # A step shows the target where it is and was drawn; less what other records add, which
-            # she knows, all other steps are alike.
+            # they know, all other steps are alike.
             has = trained.drawn[..., 0] & canary.present
             alone = sums - trained.others[..., 0]
             inside, outside = alone[has], alone[~has]
@@ -155,8 +155,8 @@ class OneRun:
         canaries: How many.
         claim: What was claimed, if anything.
         delta: δ of the bound.
-        confidence: Of this bound alone.
-        seed: Of the audit.
+        confidence: Confidence of this bound alone.
+        seed: Seed of the audit.
         subject: What was audited, in words.
     """
 
@@ -195,7 +195,7 @@ class OneRun:
         return {"inside": scores[included], "outside": scores[~included]}
 
     def missing(self, included: BoolArray | None = None) -> Arrays:
-        """Return what proves nothing: every canary speaks against the attack."""
+        """Return scores that prove nothing: every canary counts against the attack."""
         inside = self.canaries // 2 if included is None else int(included.sum())
         return {
             "inside": np.full(inside, -np.inf),
@@ -247,7 +247,7 @@ def score_lost(scores: FloatArray, lost: BoolArray, *, present: bool) -> FloatAr
 def _split_runs(
     training: Trainer, runs: int, rng: np.random.Generator
 ) -> list[tuple[Trainer, np.random.Generator]]:
-    """Return as many runs as fit at once, each group with a stream of its own."""
+    """Return as many runs as fit at once, each group with its own stream."""
     sizes = [min(training.runs, runs - start) for start in range(0, runs, training.runs)]
     streams = rng.spawn(len(sizes))
     return [(training.with_runs(size), stream) for size, stream in zip(sizes, streams, strict=True)]

@@ -65,14 +65,14 @@ class DPSGDJob:
         return self.one.play(self.plan.stream(index))
 
     def missing(self, index: int) -> Arrays:
-        """Return runs that failed, scored as if each had spoken against the attack."""
+        """Return failed runs, scored against the attack."""
         if index < self._many:
             return self.runs.missing(index)
         assert self.one is not None
         return self.one.missing()
 
     def watch(self) -> Watch:
-        """Return what watches any runs; it does not look at the one run."""
+        """Return a watch of the many runs, without the single run with canaries."""
         return _Watching(self.runs.watch(), self._many)
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
@@ -144,7 +144,7 @@ class _Watching:
 
 
 def explain_unproven(target: TargetCanary) -> str:
-    """Say why what she inserts may be more than any pair of neighbours does; empty if it is not."""
+    """Say why the insertions may exceed those of any two neighbours; empty if they do not."""
     by_place = target.adversary in ("partially_informed", "worst_case")
     if target.adjacency != "add_remove" or not target.displaces or not by_place:
         return ""
@@ -176,14 +176,14 @@ def describe_gradient_runs(
         play: As of :class:`~epsilometer.engine.runs.Program`.
         looks: What is seen.
         subject: What was audited, in words.
-        adversary: What she may insert.
+        adversary: What the adversary may insert.
         adjacency: What training without the target is.
         sampler: How batches are drawn.
-        noise_multiplier: Of the training.
+        noise_multiplier: Noise multiplier of the training.
         rate: Probability that a batch has a given record.
-        steps: Of the whole training.
+        steps: Steps of the whole training.
         delta: δ of the bounds.
-        confidence: Of each bound.
+        confidence: Confidence of each bound.
         seed: Of whatever a bound draws.
     """
     bound = partial(
@@ -233,7 +233,7 @@ def describe_gradient_runs(
 
 
 def describe_loss_runs(play: Play, subject: str) -> Program:
-    """Describe runs with a record of its own, of which the final model's loss is seen."""
+    """Describe runs with a separate record, of which the final model's loss is seen."""
     subject = f"{subject}, final model only: loss on a data canary"
     who = "sees the final model, chooses one record"
     view = View(name="loss", subject=subject, adversary=who)

@@ -34,7 +34,7 @@ from epsilometer.engine.request import Request
 from epsilometer.engine.runs import Program, RunsJob, check_until, share_confidence
 from epsilometer.engine.store import Store
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.trainer import Trainer, find_backend, name_backend
+from epsilometer.networks.trainer import Precision, Trainer, find_backend, name_backend
 from epsilometer.sampling.samplers import (
     Sampler,
     Shuffle,
@@ -68,27 +68,30 @@ class DPSGD:
         module: A ``torch.nn.Module``, or a ``JaxModel`` of ``epsilometer.networks.jax_trainer``.
         data: Features ``(n, …)`` and classes ``(n,)``; record 0 is the target.
         runs: Runs with the canary, and as many without it, at most.
-        learning_rate: Of the optimizer.
+        learning_rate: Learning rate of the optimizer.
         batch_size: Records per batch; the expected number, where it varies.
         noise_multiplier: Standard deviation of the noise in units of the clipping norm; by default
             what accounting by Poisson sampling asks for to satisfy the claim.
-        adversary: What she may insert, as :mod:`~epsilometer.audits.dpsgd.canaries` says.
+        adversary: What the adversary may insert, as :mod:`~epsilometer.audits.dpsgd.canaries` says.
         adjacency: ``"zero_out"``, ``"add_remove"`` or ``"replace"``.
         sampler: How batches are drawn; ``Shuffle()`` by default.
-        clip_norm: To which gradients are clipped.
-        optimizer: Of :mod:`epsilometer.optimizers`; ``SGD()`` by default.
+        clip_norm: Norm to which gradients are clipped.
+        optimizer: Optimizer of :mod:`epsilometer.optimizers`; ``SGD()`` by default.
         epochs: Number of passes over all records.
         loss: ``loss(logits, labels)``; cross-entropy by default.
         direction: The canary gradient, ``"random"`` or ``"dirac"`` (one parameter).
-        views: What adversaries see, each with a finding of its own. ``"updates"``: all noisy sums.
+        views: What adversaries see, each with its own finding. ``"updates"``: all noisy sums.
             ``"model"`` and ``"loss"``: the final model only. ``"steps"``: single steps, for a tight
             bound on Poisson-sampled training. Alone, at rates up to a half, it puts the target into
             all runs and compares with steps that did not draw it.
         canary: The record of the view ``"loss"``; record 0 mislabelled by default.
         canaries: Gradient canaries in one further run, each in by its own coin.
-        initial: Whether runs start from weights of their own, ``"fresh"``, or from the module's,
+        initial: Whether runs start from their own weights, ``"fresh"``, or from the module's,
             ``"given"``.
         device: Where models are trained: ``"cpu"`` or ``"cuda"``.
+        precision: What products of the training multiply: ``"float32"``, or for speed on a GPU
+            ``"bfloat16"`` or ``"tf32"``; PyTorch alone. Noise and what is seen along the canary
+            gradient are not rounded.
         at_once: Models trained at once; by default as many as fit and are quickest. The random
             streams depend on it: what was used is in the provenance.
         title: What was audited, in words.
@@ -129,6 +132,7 @@ class DPSGD:
     canaries: int = 0
     initial: Initial = "fresh"
     device: str = "cpu"
+    precision: Precision = "float32"
     at_once: int | None = None
     title: str = "DP-SGD"
     source: Any = field(default=None, metadata=DATA)
@@ -301,6 +305,7 @@ def _make_training(
         epochs=subject.epochs,
         initial=subject.initial,
         device=subject.device,
+        precision=subject.precision,
     )
     if subject.adjacency == "add_remove":
         check_same_steps(training.sampler, batch_size=training.batch_size, records=len(features))
@@ -400,8 +405,8 @@ def _check_views_stop(views: Sequence[Look], canaries: int) -> None:
     """Refuse views that an audit could not reach, or not bound, if it stops early."""
     if canaries or ("loss" in views and len(views) > 1):
         raise InvalidArgument(
-            "Expected no canaries and no view 'loss' beside others with until=…, got them: they "
-            "are runs of their own, which an audit that stops early might never reach."
+            "Expected no canaries and no view 'loss' with others and until=…, got them: they "
+            "need separate runs, which an audit that stops early might never reach."
         )
     if "steps" in views:
         raise InvalidArgument(

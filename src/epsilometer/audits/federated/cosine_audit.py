@@ -1,11 +1,11 @@
 """Bound ε by the cosines of one run with its canaries; try that on the Gaussian mechanism."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import singledispatch
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from msgspec.structs import replace
@@ -42,6 +42,11 @@ from epsilometer.stats.sphere_estimates import (
 from epsilometer.stats.thresholds import Best, Observed
 from epsilometer.types import FloatArray
 
+_GAUSSIAN = (
+    "Holds where noise is Gaussian, and of a level that is not drawn at random: then the mean of "
+    "all cosines has a known law, however unequally often canaries took part."
+)
+Noise: TypeAlias = Literal["unknown", "gaussian"]
 _CROWDED = 10  # dimensions per canary below which canaries blur each other
 # δ·k up to which dependent canaries matter little: r of k are exposed together with chance δ·k/r at
 # no ε, and counting notices from r = 2 or 3 on, so that it errs by δ·k/2 more at most.
@@ -55,12 +60,12 @@ class Cosines:
 
     Each is the cosine of one vector, such as the change of the model, with a canary that took part.
     The law of canaries that took no part is known.
-    With ``rounds`` they are the largest of so many rounds. With ``unobserved`` and one round they
+    With ``rounds`` they are the largest of this many rounds. With ``unobserved`` and one round they
     are samples of another statistic, whose law is not known.
 
     Guarantee: the bound exceeds the true ε in at most ``1 - confidence`` of audits, given
-        independent canaries. The law of the cosines does not matter. The verdict rests on this
-        bound alone.
+        independent canaries. The law of the cosines does not matter, but with
+        ``noise="gaussian"``. The verdict rests on this bound alone.
     Assumption: cosines are independent of each other: canaries are far fewer than dimensions,
         could not be foreseen, and δ is much smaller than 1/k. A noise level drawn once per run
         makes them dependent: such bounds were above the true ε in 9 % of audits at δ = 0.01, and 20
@@ -69,15 +74,19 @@ class Cosines:
 
     Attributes:
         cosines: One per canary that took part, shape ``(k,)``.
-        dimension: Of the space: the number of trainable parameters.
+        dimension: Dimension of the space: the number of trainable parameters.
         unobserved: The same statistic of canaries that did not take part.
         rounds: Of how many vectors each cosine is the largest.
         orthonormal: Whether canaries are, as those of ``HadamardCanaries``; drawn on the sphere
             they are not, and ``mean_cosine`` proves somewhat less.
         participation: ``"equal"`` if every canary took part as often as every other.
+        noise: ``"gaussian"`` if noise is known to be Gaussian, and who took part to be no secret:
+            then the mean of the cosines decides too, each at half of the error. Canaries may have
+            taken part unequally often: the mean is that of clients, of whom the most exposed
+            counts.
         title: What was audited, in words.
         adversary: Whose view the cosines are computed from, in words.
-        curves: Trade-off curves to draw beside the attack's.
+        curves: Trade-off curves to draw with the attack's.
 
     Example:
         >>> import numpy as np, epsilometer as em
@@ -95,6 +104,7 @@ class Cosines:
     rounds: int = 1
     orthonormal: bool = False
     participation: Literal["equal", "unequal"] = "equal"
+    noise: Noise = "unknown"
     title: str = "one run with canaries"
     adversary: str = "unstated"
     curves: tuple[Curve, ...] = field(default=(), metadata=DATA)
@@ -104,6 +114,15 @@ class Cosines:
         if self.participation not in ("equal", "unequal"):
             raise InvalidArgument(
                 f"Expected participation to be 'equal' or 'unequal', got {self.participation!r}."
+            )
+        if self.noise not in get_args(Noise):
+            raise InvalidArgument(
+                f"Expected noise to be 'unknown' or 'gaussian', got {self.noise!r}."
+            )
+        if self.noise == "gaussian" and self.rounds > 1:
+            raise InvalidArgument(
+                "Expected noise='gaussian' with rounds=1, whose cosines have a mean of known law, "
+                f"got rounds={self.rounds}."
             )
         for name in ("cosines", "unobserved"):
             if (given := getattr(self, name)) is not None:
@@ -124,7 +143,7 @@ class GaussianMechanism:
 
     Attributes:
         sigma: Standard deviation of the noise, for records of norm 1.
-        dimension: Of the records.
+        dimension: Dimension of the records.
         canaries: How many records.
         family: Directions from a Hadamard transform, or drawn one by one: slower, and the papers'.
 
@@ -169,7 +188,7 @@ class GaussianMechanism:
 SUBJECTS = (Cosines, GaussianMechanism)
 
 
-@singledispatch
+@functools.singledispatch
 def run_audit(subject: Any, request: Request) -> Audit:
     """Bound ε by cosines, and judge the claim by it."""
     raise InvalidArgument(f"Expected cosines to audit, got {type(subject).__name__}.")
@@ -226,7 +245,7 @@ def audit_gaussian_mechanism(subject: GaussianMechanism, request: Request) -> Au
 def make_reference(
     epsilon: float, delta: float, *, method: str, **described: Any
 ) -> EpsilonEstimate:
-    """Return an ε that was computed, not estimated, to be shown beside what was measured."""
+    """Return an ε that was computed, not estimated, to be shown together with what was measured."""
     return EpsilonEstimate(
         epsilon=epsilon,
         low=epsilon,
@@ -271,6 +290,11 @@ def measure_cosines(
     named: dict[str, Any] = {"rng": np.random.default_rng(seed), "subject": subject.title}
     reach = power = None
     of_space: dict[str, Any] = {"dimension": subject.dimension, **asked}
+    of_law = {"rounds": subject.rounds, "noise": subject.noise, **of_space}
+
+    def decide(cosines: FloatArray) -> list[EpsilonLowerBound]:
+        return _decide(cosines, orthonormal=subject.orthonormal, **of_law)
+
     known_law = outside is None or subject.rounds > 1
     bounds, own = [], []
     # The null law is known: even quantiles of it stand for canaries that took no part.
@@ -278,9 +302,8 @@ def measure_cosines(
     null = cosine_quantile(even, subject.dimension)
     scores = Scores(inside, null if outside is None else outside)
     if known_law:
-        bounds = _bound_one_sample(inside, subject, of_space)
-        of_law = {"rounds": subject.rounds, **of_space}
-        reach = cosine_bound(np.ones(inside.size), **of_law).epsilon
+        bounds = [*decide(inside), *_show_one_sample(inside, subject, of_space)]
+        reach = decide(np.ones(inside.size))[0].epsilon
         if claim is not None:
             power = compute_cosine_power(claim.epsilon, canaries=inside.size, **of_law)
     if outside is not None:
@@ -306,7 +329,7 @@ def measure_cosines(
         if not known_law:
             return epsilon_lower_bound(part, seed=seed, **asked).epsilon
         assert isinstance(part, Scores)  # reach and power, which count scores, are known here
-        return cosine_bound(part.inside, rounds=subject.rounds, **of_space).epsilon
+        return decide(part.inside)[0].epsilon
 
     stated = adjacency if claim is None or claim.adjacency == "unstated" else claim.adjacency
     crowded = _word_crowd(inside.size, subject.dimension, delta)
@@ -354,8 +377,9 @@ def compute_cosine_power(
     delta: float,
     confidence: float,
     rounds: int = 1,
+    noise: Noise = "unknown",
 ) -> float:
-    """Return the smallest true ε at which so many cosines refute a claim 4 times in 5.
+    """Return the smallest true ε at which this many cosines refute a claim 4 times in 5.
 
     The family is the Gaussian mechanism that sums orthonormal canaries: with canaries of norm μ
     and noise of standard deviation 1 in each dimension, its ε is that of μ-GDP. With ``rounds``
@@ -377,13 +401,14 @@ def compute_cosine_power(
         assert isinstance(part, Scores)
         along = part.inside  # components of the noisy sum along its canaries
         norm = math.sqrt(float(along @ along) + dimension - part.n_in)
-        return cosine_bound(
+        return _decide(
             np.maximum(along / norm, np.minimum(elsewhere / math.sqrt(dimension), 1.0)),
             dimension=dimension,
             delta=delta,
             confidence=confidence,
             rounds=rounds,
-        ).epsilon
+            noise=noise,
+        )[0].epsilon
 
     # Canaries lengthen the sum, so that what is proved falls again beyond some μ.
     even = special.ndtri((np.arange(canaries) + 0.5) / canaries)
@@ -399,14 +424,36 @@ def compute_cosine_power(
     )
 
 
-def _bound_one_sample(
+def _decide(
+    cosines: FloatArray,
+    *,
+    noise: Noise,
+    rounds: int,
+    confidence: float,
+    orthonormal: bool = True,
+    **of_space: Any,
+) -> list[EpsilonLowerBound]:
+    """Return what decides, the largest first; two bounds share the error.
+
+    The mean of canaries that took part unequally often has the shift of their mean, which is no
+    more than that of the most exposed one.
+    """
+    if noise == "unknown":
+        return [cosine_bound(cosines, rounds=rounds, confidence=confidence, **of_space)]
+    half = {"confidence": 1 - (1 - confidence) / 2, **of_space}
+    mean = replace(tied_bound(cosines, orthonormal=orthonormal, **half), caveats=(_GAUSSIAN,))
+    bounds = [cosine_bound(cosines, **half), mean]
+    return sorted(bounds, key=lambda bound: -bound.epsilon)
+
+
+def _show_one_sample(
     inside: FloatArray, subject: Cosines, of_space: dict[str, Any]
 ) -> list[EpsilonLowerBound]:
-    rules: tuple[Literal["ranks", "quantiles"], ...] = ("ranks", "quantiles")
-    bounds = [cosine_bound(inside, rule=rule, rounds=subject.rounds, **of_space) for rule in rules]
+    """Return bounds that decide nothing."""
+    bounds = [cosine_bound(inside, rule="quantiles", rounds=subject.rounds, **of_space)]
     if subject.rounds > 1:
         return bounds
-    if subject.participation == "equal":
+    if subject.participation == "equal" and subject.noise == "unknown":
         bounds.append(tied_bound(inside, orthonormal=subject.orthonormal, **of_space))
     return [*bounds, one_shot_epsilon_lo(inside, **of_space)]
 

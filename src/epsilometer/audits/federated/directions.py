@@ -71,8 +71,8 @@ class Directions(ABC):
     Attributes:
         orthonormal: Whether the directions of this family are.
         count: How many.
-        dimension: Of the space: the number of trainable parameters, say.
-        key: From which all directions follow.
+        dimension: Dimension of the space: the number of trainable parameters, say.
+        key: Key from which all directions follow.
         memory: Bytes that may be kept between calls.
     """
 
@@ -159,8 +159,8 @@ class SphereCanaries(Directions):
 
     Attributes:
         count: How many.
-        dimension: Of the space: the number of trainable parameters, say.
-        key: From which all directions follow.
+        dimension: Dimension of the space: the number of trainable parameters, say.
+        key: Key from which all directions follow.
         memory: Bytes of directions that are kept instead of being redrawn; beyond that, one
             block of 16 MiB is held at a time (or one direction, where that is more). On a CUDA
             device nothing is kept but norms.
@@ -292,8 +292,8 @@ class HadamardCanaries(Directions):
 
     Attributes:
         count: How many; at most the largest power of two that is not above ``dimension``.
-        dimension: Of the space: the number of trainable parameters, say.
-        key: From which all directions follow.
+        dimension: Dimension of the space: the number of trainable parameters, say.
+        key: Key from which all directions follow.
         memory: Bytes of signs and places that may be kept between calls.
 
     Example:
@@ -422,7 +422,7 @@ class HadamardCanaries(Directions):
     def _permute(self) -> Iterator[NDArray[np.int64]]:
         """Permute by arithmetic: mix bits, and go on mixing what is not below d.
 
-        Multiplying by an odd number and adding shifted bits are one-to-one on numbers of so many
+        Multiplying by an odd number and adding shifted bits are one-to-one on numbers of this many
         bits; going on until the number is below d is one-to-one on those below.
         """
         bits = max(1, (int(self.dimension) - 1).bit_length())

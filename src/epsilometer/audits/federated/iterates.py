@@ -192,7 +192,7 @@ class MatchedFilter:
         self.forget()
 
     def forget(self) -> None:
-        """Let vectors of rounds go; from now on only first rounds of canaries count."""
+        """Discard the vectors of rounds; from now on only first rounds of canaries count."""
         self._left, self._kept = 0, []
 
 
@@ -247,11 +247,11 @@ class CanaryCost:
 
 
 class OtherUpdates:
-    """Add up the updates of real clients in each way in which a server may average them.
+    """Sum the updates of real clients in each way that a server may average them.
 
     Args:
-        clip_norm: To what the server clips, over all arrays together; None where that is unknown,
-            or one norm per array.
+        clip_norm: Norm to which the server clips, over all arrays together; None where that is
+            unknown, or one norm per array.
         sizes: Numbers in each array, where every array has its own norm.
 
     Attributes:
@@ -300,7 +300,7 @@ def _clip_vector(vector: FloatArray, norm: float) -> FloatArray:
 
 
 def remove_known(step: FloatArray, known: Sequence[FloatArray]) -> FloatArray:
-    """Return a step less its projection on what is known of it.
+    """Return a step minus its projection on what is known of it.
 
     Whoever knows the updates of all other clients can do so, whatever the server multiplied them
     with. A canary that took no part has a direction that depends on neither, so that the law of its
@@ -357,7 +357,7 @@ class CosineWatch:
     """Watch θ_0, θ_1, …; keep two of them and some numbers per canary, however long the run.
 
     Half of the canaries are planted (the first ``count // 2``), the others are never sent to
-    anybody and show what a maximum over rounds looks like without having taken part.
+    anyone and show what a maximum over rounds looks like without having taken part.
 
     Attributes:
         moved: Length of the last change of the weights.
@@ -468,7 +468,7 @@ class CosineWatch:
         return True
 
     def next_round(self) -> None:
-        """Begin a round: canaries that answered in the one before, to no effect, are let go."""
+        """Begin a round, and discard canaries whose last answers had no effect."""
         self._still += bool(self._pending)
         self._pending.clear()
 
@@ -498,7 +498,7 @@ class CosineWatch:
         self._whitened = None
 
     def forget_rounds(self) -> None:
-        """Let vectors of rounds go, where nobody may know who took part in which."""
+        """Let vectors of rounds go, where no one may know who took part in which."""
         self._matched.forget()
         self._whitened = None
 

@@ -39,7 +39,7 @@ class Clipping(Protocol):
         """Return the norm of the next round.
 
         Args:
-            norm: Of this round.
+            norm: Norm of this round.
             unclipped: How many updates were not longer than that.
             members: How many there were.
             mean: How many there are in a round on average, as configured.
@@ -54,6 +54,10 @@ class FixedClip:
 
     Attributes:
         norm: S.
+
+    Example:
+        >>> FixedClip(0.5).value_noise(noise_multiplier=1.2)
+        1.2
     """
 
     norm: float = 1.0
@@ -170,7 +174,7 @@ class Participation(Protocol):
         ...
 
     def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
-        """Return the least distance of two rounds of one client; 1 if it may be in both."""
+        """Return the smallest distance of two rounds of one client; 1 if it may be in both."""
         ...
 
 
@@ -204,7 +208,7 @@ class _SampledCohorts:
 class EveryEpoch(_SampledCohorts):
     """Every client once per epoch, in a fresh random order; the last cohort may be smaller.
 
-    Guarantees: after e whole epochs everybody took part exactly e times.
+    Guarantees: after e whole epochs everyone took part exactly e times.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -223,7 +227,13 @@ class EveryEpoch(_SampledCohorts):
 
 @dataclass(frozen=True)
 class UniformCohorts(_SampledCohorts):
-    """Every round a fresh uniform subset of exactly ``cohort`` clients."""
+    """Every round a fresh uniform subset of exactly ``cohort`` clients.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> [cohort.tolist() for cohort in UniformCohorts().cohorts(6, 2, rounds=3, rng=rng)]
+        [[3, 4], [1, 2], [0, 1]]
+    """
 
     sampler: ClassVar[Sampler] = WithoutReplacement()
 
@@ -233,6 +243,11 @@ class PoissonCohorts(_SampledCohorts):
     """Every client in every round with chance ``cohort / clients``, independently of all else.
 
     A cohort may be empty.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> [cohort.tolist() for cohort in PoissonCohorts().cohorts(6, 2, rounds=3, rng=rng)]
+        [[0, 5], [1], []]
     """
 
     sampler: ClassVar[Sampler] = Poisson()
@@ -243,10 +258,10 @@ class PoissonCohorts(_SampledCohorts):
 class OnceIn:
     """Uniform cohorts of those who did not take part in the last ``rounds - 1`` rounds.
 
-    Guarantees: nobody takes part twice within ``rounds`` rounds in a row.
+    Guarantees: no one takes part twice within ``rounds`` rounds in a row.
 
     Attributes:
-        rounds: How long a client waits from one of its rounds to the next, at least.
+        rounds: Smallest distance between two rounds of one client.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -325,7 +340,7 @@ class Schedule:
         return int(np.bincount(np.concatenate(drawn), minlength=1).max())
 
     def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
-        """Return the least distance in the schedule; ``rounds``, if nobody is listed twice."""
+        """Return the smallest distance in the schedule; ``rounds``, if no one is listed twice."""
         drawn = self.cohorts(clients, cohort, rounds=rounds)
         when = np.repeat(np.arange(rounds), [members.size for members in drawn])
         who = np.concatenate(drawn)

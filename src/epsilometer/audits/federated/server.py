@@ -38,10 +38,10 @@ class FederatedRun:
         moved: Cosines of planted canaries with θ_T − θ_0, ``(planted,)``.
         model: Cosines of planted canaries with θ_T itself, ``(planted,)``.
         observed: Each planted canary's highest cosine over the rounds, ``(planted,)``; empty where
-            nobody looked at the iterates.
+            no one looked at the iterates.
         unobserved: The same of canaries that never took part.
         matched: Each planted canary's cosine with the sum over its own rounds, ``(planted,)``; nan
-            where it took part in none, empty where nobody looked at the iterates.
+            where it took part in none, empty where no one looked at the iterates.
         participations: In how many rounds each planted canary took part, ``(planted,)``.
         clips: Clipping norm of every round, ``(rounds,)``.
         members: How many took part in every round, canaries among them, ``(rounds,)``.
@@ -63,7 +63,7 @@ class FederatedRun:
 
 
 class Watch:
-    """Look at canaries: keep the highest cosine of each so far, and that with its own rounds.
+    """Watch canaries: keep the highest cosine of each so far, and that with its own rounds.
 
     Args:
         canaries: All of them.
@@ -102,7 +102,7 @@ class Watch:
 def prepare(
     how: RoundSettings, rng: np.random.Generator
 ) -> Iterator[tuple[Clients, ClientTrainer]]:
-    """Hand out the clients' records and what trains on them, with randomness of their own."""
+    """Hand out the clients' records and what trains on them, with their own randomness."""
     if how.device != "cpu" and not torch.cuda.is_available():
         raise InvalidArgument(f"Expected a CUDA device for {how.device!r}, torch sees none here.")
     # One thread: models here are small, and many audits run side by side.
@@ -131,14 +131,14 @@ def run_rounds(
     rng: np.random.Generator,
     visit: Visit | None = None,
 ) -> FederatedRun:
-    """Train by settings whose defaults are filled in.
+    """Train with settings whose defaults are filled in.
 
     Args:
         how: The settings.
         watch: What looks at the canaries.
         who: Clients of every round.
         when: Canaries of every round.
-        divisor: By what the sum of updates is divided.
+        divisor: Number by which the sum of updates is divided.
         rng: Where all randomness comes from.
         visit: As of :meth:`FederatedTraining.train`.
     """
@@ -154,7 +154,7 @@ def run_rounds(
 def compute_updates(
     how: RoundSettings, weights: Tensor, clients: IntArray, *, rng: np.random.Generator
 ) -> Tensor:
-    """Return how far some clients go from given weights, as of FederatedTraining.updates."""
+    """Return the updates of some clients from given weights, as of FederatedTraining.updates."""
     with prepare(how, rng) as (every, together):
         records = every.take(clients)
         batches = _draw_batches(how, records, rng)

@@ -55,19 +55,19 @@ class FederatedTraining(RoundSettings):
         rounds: T.
         cohort: Members of a round; on average, where that varies.
         noise_multiplier: z, in clipping norms.
-        learning_rate: Of clients.
+        learning_rate: Learning rate of clients.
         participation: Who takes part when; ``EveryEpoch()`` by default.
         noise: Whether noise is independent from round to round, or how not;
             ``IndependentNoise()`` by default.
         clip: The clipping norm, fixed or adaptive; ``FixedClip(1.0)`` by default.
-        batch_size: Of clients.
+        batch_size: Batch size of the clients.
         epochs: Passes of a client over its records in one round.
         client_optimizer: What clients make their steps with, a new one in every round; ``SGD()`` by
             default.
         server_rate: Learning rate of the server; with 1 and SGD the mean update is the step.
         server_optimizer: What the server makes its steps with; ``SGD()`` by default.
-        divisor: By what the sum is divided; the mean number of members by default, and never the
-            number that took part in fact, which is private.
+        divisor: Number by which the sum is divided; the mean number of members by default, and
+            never the number that took part in fact, which is private.
         at_once: Clients trained at once.
         device: ``"cpu"`` or ``"cuda"``.
 
@@ -232,7 +232,7 @@ class FederatedTraining(RoundSettings):
             pass
 
     def updates(self, weights: "Tensor", clients: IntArray, *, rng: np.random.Generator) -> Any:
-        """Return how far some clients go from given weights, not clipped: ``(clients, size)``.
+        """Return the unclipped updates of some clients from given weights: ``(clients, size)``.
 
         Sorted by how many steps they make, the longest first; ``rng`` draws their batches.
         """

@@ -29,7 +29,7 @@ class FederatedTask:
         task: Handwritten digits split at random, MNIST by writer, or Shakespeare by role.
         folder: Where the task's file lies; by default the folder that ``EPSILOMETER_DATA`` names.
             The digits need none.
-        seed: Of the split, and of the first weights.
+        seed: Seed of the split, and of the first weights.
 
     Example:
         >>> from epsilometer.audits.federated.source import FederatedTask

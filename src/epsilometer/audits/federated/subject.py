@@ -13,7 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.federated.cosine_audit import Cosines, make_reference, measure_cosines
+from epsilometer.audits.federated.cosine_audit import (
+    Cosines,
+    Noise,
+    make_reference,
+    measure_cosines,
+)
 from epsilometer.audits.federated.directions import Family, make_directions
 from epsilometer.audits.federated.iterates import IterateSummary
 from epsilometer.audits.federated.simulation import FederatedTraining
@@ -58,17 +63,17 @@ class Federated(FederatedTraining):
         cohort: Members of a round; on average, where that varies.
         noise_multiplier: z: noise of standard deviation z · S is added to a sum of updates of
             norm S at most.
-        learning_rate: Of clients.
+        learning_rate: Learning rate of clients.
         participation: Who takes part when; ``federation.EveryEpoch()`` by default.
         noise: Whether noise is independent from round to round, or how not;
             ``federation.IndependentNoise()`` by default.
         clip: The clipping norm S, fixed or adaptive; ``federation.FixedClip(1.0)`` by default.
-        batch_size: Of clients.
+        batch_size: Batch size of the clients.
         epochs: Passes of a client over its records in one round.
         client_optimizer: What clients make their steps with; ``optimizers.SGD()`` by default.
         server_rate: Learning rate of the server; with 1 and SGD the mean update is the step.
         server_optimizer: What the server makes its steps with; ``optimizers.SGD()`` by default.
-        divisor: By what the sum is divided; the mean number of members by default.
+        divisor: Number by which the sum is divided; the mean number of members by default.
         at_once: Clients trained at once.
         device: ``"cpu"`` or ``"cuda"``.
         canaries: How many are planted; as many more are never sent, and only looked at.
@@ -139,7 +144,7 @@ SUBJECTS = (Federated,)
 
 
 def run_audit(subject: Federated, request: Request) -> Audit:
-    """Train with canaries among the clients, and judge the claim by what is seen of them."""
+    """Train with canaries among the clients, and judge the claim by their cosines."""
     usual = Local() if subject.device == "cpu" else InProcess()
     return request.execute(make_job(subject, request), usual=usual)
 
@@ -206,7 +211,7 @@ class FederatedJob:
         }
 
     def watch(self) -> Watch:
-        """Return a watch that sees nothing: nothing can be said before a training is over."""
+        """Return an empty watch: there is no result before a training is over."""
         return Unwatched()
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
@@ -305,6 +310,7 @@ def measure_iterates(
     *,
     dimension: int,
     participation: Knowledge = "hidden",
+    noise: Noise = "unknown",
     single: FloatArray | None = None,
     subject: str = "one federated run",
     caveats: Sequence[str] = (),
@@ -326,8 +332,10 @@ def measure_iterates(
     Args:
         summary: What was seen of the canaries.
         request: Claim, δ, seed of resampling, and one-sided confidence of all bounds together.
-        dimension: Of their space.
-        participation: ``hidden``, ``known``, or ``unseen`` where nobody counted who took part.
+        dimension: Dimension of their space.
+        participation: ``hidden``, ``known``, or ``unseen`` where no one counted who took part.
+        noise: ``"gaussian"`` if that of every round was found to be: then the mean of the cosines
+            decides too, in the view of all rounds whose participants are known.
         single: Cosines of canaries with one reply of their own client each, for who sees replies.
         subject: What was audited, in words.
         caveats: What a reader must know before quoting a bound.
@@ -362,6 +370,8 @@ def measure_iterates(
         request = dataclasses.replace(request, confidence=share)
     knows = ", and knows the clients' updates" if summary.informed else ""
     informed = {"all rounds": knows, "final model": knows if summary.rounds == 1 else ""}
+    every_round = "all rounds" if summary.rounds > 1 else "final model"
+    exposed = every_round if participation == "known" and matched is not None else None
     findings = []
     for name, view, inside, outside in views:
         with warnings.catch_warnings(record=True) as caught:
@@ -374,6 +384,7 @@ def measure_iterates(
                     rounds=1 if outside is None else summary.rounds,
                     orthonormal=summary.orthonormal,
                     participation="equal" if equal or inside is single else "unequal",
+                    noise=noise if name == exposed else "unknown",
                     title=f"{subject}, {summary.rounds:,} rounds: {name}",
                     adversary=f"sees {view}{_KNOWS[participation]}{informed.get(name, '')}",
                 ),

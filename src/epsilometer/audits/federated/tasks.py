@@ -32,17 +32,17 @@ class FederatedTask:
     """What is trained, on whose records, and how fast.
 
     Attributes:
-        name: Of the task.
+        name: Name of the task.
         module: The model, with its first weights.
-        loss: Of outputs and labels.
+        loss: Loss of outputs and labels.
         clients: (features, labels) of each.
-        test: Records of nobody among them.
+        test: Records of no one among them.
         cohort: Members of a round that suit it.
-        learning_rate: Of clients.
-        batch_size: Of clients.
+        learning_rate: Learning rate of clients.
+        batch_size: Batch size of the clients.
         clip: Norm to which updates are clipped.
-        server_rate: Of the server.
-        momentum: Of the server.
+        server_rate: Learning rate of the server.
+        momentum: Momentum of the server.
     """
 
     name: str
@@ -61,7 +61,7 @@ class FederatedTask:
 def digits_by_chance(
     features: FloatArray, labels: IntArray, *, clients: int = 100, rng: np.random.Generator
 ) -> FederatedTask:
-    """Return handwritten digits, split by chance among clients with shares of unequal size.
+    """Return handwritten digits, split at random among clients of unequal size.
 
     Args:
         features: Pixels from 0 to 16, ``(n, 64)``.

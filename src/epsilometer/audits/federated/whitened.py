@@ -100,7 +100,7 @@ def make_filter(
         count: How many canaries.
         noise: As declared to ``Whitening``.
         rounds: How many rounds there are.
-        dimension: Of their space.
+        dimension: Dimension of their space.
         memory: That of ``MatchedFilter``, where noise is independent.
     """
     if getattr(noise, "steady", False) and 4 * rounds * dimension <= KEPT:

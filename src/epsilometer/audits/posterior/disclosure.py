@@ -95,8 +95,8 @@ class ReleaseForm:
         kind: ``"label"``: the class alone; ``"set"``: the likeliest classes, as conformal
             prediction publishes them (Zhu et al. 2024); ``"vector"``: one vector, without
             sampling; ``"mean"`` of samples; ``"mean+std"``; ``"quantiles"``; all ``"samples"``.
-        unit: To which every number is rounded, halves to the even; None for as it is.
-        level: Of a set: how much of the mean's probability it holds, as calibrated.
+        unit: Unit to which every number is rounded, half to even; None: not rounded.
+        level: Level of a set: how much of the mean's probability it holds, as calibrated.
 
     Example:
         >>> samples = np.array([[[0.61, 0.39], [0.73, 0.27]]])
@@ -130,7 +130,7 @@ class ReleaseForm:
         return self.kind if self.unit is None else f"{self.kind}, to {self.unit:g}"
 
     def caveats(self, samples: int) -> tuple[str, ...]:
-        """Return what to know of the form where so many samples are taken.
+        """Return caveats about the form with this many samples.
 
         Example:
             >>> ReleaseForm("mean+std").caveats(1)
@@ -146,7 +146,7 @@ class ReleaseForm:
         """Return what is published, ``(…, numbers, classes)``; of a label or set, 1 at its classes.
 
         Args:
-            samples: Of predictions, ``(…, T, C)``.
+            samples: Samples of predictions, ``(…, T, C)``.
             vector: The prediction without sampling, ``(…, C)``; for the form ``"vector"``.
         """
         known = _check_samples(samples)
@@ -262,7 +262,7 @@ class Utility:
 def measure_utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None) -> Utility:
     """Return what published predictions ``(records, C)`` are worth, given the records' labels.
 
-    What was rounded to 0 counts as half a unit in the log loss: nobody takes it for impossible.
+    What was rounded to 0 counts as half a unit in the log loss: no one takes it for impossible.
     """
     p, y = np.asarray(central, np.float64), np.asarray(labels, np.int64)
     if p.ndim != 2 or y.shape != p.shape[:1] or not len(y) or p.shape[1] < 2:
@@ -300,7 +300,7 @@ def _check_vector(vector: ArrayLike | None, samples: FloatArray) -> FloatArray:
     if vector is None:
         raise InvalidArgument(
             "Expected a prediction without sampling for the form 'vector', got none: "
-            "this sampler has no such."
+            "this sampler has none."
         )
     alone = np.asarray(vector, np.float64)
     expected = samples.shape[:-2] + samples.shape[-1:]

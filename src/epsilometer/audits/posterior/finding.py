@@ -160,7 +160,7 @@ class _Attack:
     seed: int
 
     def score(self, shown: Shown) -> Scores:
-        """Return log-odds of the learned attack, of runs it was not learned from, in one order.
+        """Return log-odds of the learned attack on runs it was not learned from, in a fixed order.
 
         Runs that were lost are all among these, each scored against the attack.
         """
@@ -341,7 +341,7 @@ def _word_lost(inside: Side, outside: Side) -> str:
 def lower_standings(
     findings: Sequence[FormFinding], forms: Sequence[ReleaseForm]
 ) -> list[FormFinding]:
-    """Return findings of which none stands better than a coarser form.
+    """Return findings such that no form has a better status than a coarser one.
 
     Whoever sees a form can make coarser ones of it.
     """
@@ -378,7 +378,7 @@ def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
     """Return the finest form below the limit, and what to do where that is unclear.
 
     Args:
-        findings: Of all forms, finest first.
+        findings: Findings of all forms, finest first.
         question: Where the limit is.
     """
     below = [each for each in findings if each.standing == "below"]
@@ -418,7 +418,7 @@ def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
 
 
 def _count_needed(finding: FormFinding, question: Question) -> int:
-    """Return with how many runs of either kind the upper limit would be at the limit.
+    """Return the number of runs per side at which the upper limit would reach the limit.
 
     The value is taken to stay as it is; 0 where no number of runs would do.
     """
@@ -458,9 +458,9 @@ def learn_scores(
 
     Args:
         inside: Features of runs with the record, ``(runs, k)``.
-        outside: Of runs without it.
+        outside: The same for runs without it.
         rng: What splits.
-        fraction: Of the runs that is learned from; the others are scored.
+        fraction: Fraction of the runs that is learned from; the others are scored.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -28,7 +28,7 @@ _MOST = 20_000  # weights whose covariance is kept: 3.2 GB
 
 
 class Diverged(InvalidArgument):
-    """A model that no longer predicts numbers: one that counts, where models are many."""
+    """A model that no longer predicts numbers; it counts, as in a run with many models."""
 
 
 class PosteriorSampler(Protocol):
@@ -167,7 +167,7 @@ class GaussianWeights:
                 )
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """Predict, each sample with weights of its own."""
+        """Predict, each sample with its own weights."""
         with needs("torch", extra="torch"):
             import torch
         _validate.whole(1, samples=samples)
@@ -212,8 +212,8 @@ def laplace_last_layer(
 
     Args:
         module: Its last layer is ``nn.Linear`` and gives the logits.
-        features: Of the records that were trained on, ``(n, …)``.
-        precision: Of the prior of every weight.
+        features: Features of the records that were trained on, ``(n, …)``.
+        precision: Precision of the prior of every weight.
     """
     with needs("torch", extra="torch"):
         import torch
@@ -267,12 +267,12 @@ def laplace_last_layer(
 
 @dataclass(frozen=True, eq=False)
 class FromCallable:
-    """Anybody's function ``f(x, samples, rng)``, checked.
+    """Anyone's function ``f(x, samples, rng)``, checked.
 
     Attributes:
         function: Returns probabilities, ``(samples, classes)``.
         classes: How many classes, where that is known.
-        unit: To which its probabilities are rounded, where they are.
+        unit: Unit to which its probabilities are rounded, if they are.
     """
 
     function: Callable[[Any, int, np.random.Generator], ArrayLike]

@@ -57,7 +57,7 @@ class Trainings(Protocol):
         present: bool,
         rng: np.random.Generator,
     ) -> Predicted:
-        """Return what ``runs`` fresh models say of records, with ``samples`` predictions each."""
+        """Return ``samples`` predictions of each of ``runs`` fresh models for records."""
         ...
 
 
@@ -86,7 +86,7 @@ class OneByOne:
         present: bool,
         rng: np.random.Generator,
     ) -> Predicted:
-        """Predict, each run with streams of its own."""
+        """Predict, each run with its own streams."""
         parts = [
             self._train_one(records, samples, present, *stream.spawn(2))
             for stream in rng.spawn(runs)
@@ -231,7 +231,7 @@ class Question:
         sweeps: What was varied, and what is shown then.
         claim: What was claimed, if anything.
         delta: δ of all bounds.
-        confidence: Of all forms together.
+        confidence: Confidence of all forms together.
         line: The ε that no form may be proved to exceed.
         advantage: The largest advantage of an attack on a form that may be published.
     """
@@ -260,7 +260,7 @@ class Side:
     """What models said of the record: those trained with it, or those trained without it.
 
     Attributes:
-        samples: Of runs that ended well, ``(runs, T, classes)``.
+        samples: Samples of runs that ended well, ``(runs, T, classes)``.
         vector: Without sampling, ``(runs, classes)``; None where models have no such.
         lost: Runs that diverged or failed.
     """
@@ -280,9 +280,9 @@ class Collected:
     """What all units returned.
 
     Attributes:
-        inside: With the record.
+        inside: Scores with the record.
         outside: Without it.
-        utility: Of everything that is shown, ``(shown, 4)``; nan where nothing was tested.
+        utility: Utility of everything that is shown, ``(shown, 4)``; nan where nothing was tested.
         tested: Predictions of test records.
     """
 
@@ -293,7 +293,7 @@ class Collected:
 
     @classmethod
     def of(cls, units: Sequence[Arrays], blocks: int) -> Self:
-        """Return what units say, of which the first ``blocks`` had the record."""
+        """Return the results of units; the first ``blocks`` of them had the record."""
         classes = {unit["samples"].shape[-1] for unit in units if "samples" in unit}
         if not classes:
             raise AllFailed("Expected predictions of some runs, all of them failed.")

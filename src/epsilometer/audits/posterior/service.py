@@ -21,7 +21,7 @@ def ask_for_samples(x: FloatArray, samples: int) -> Any:
 
 
 def take_probabilities(answer: Any) -> ArrayLike:
-    """Take them from the usual answer: ``{"probabilities": [[…], …]}``, one row per sample."""
+    """Read probabilities from an answer ``{"probabilities": [[…], …]}``, one row per sample."""
     found: ArrayLike = answer["probabilities"]
     return found
 
@@ -37,7 +37,7 @@ class HttpService(JsonService):
 
     Attributes:
         classes: How many classes, where that is known; else as many as in the first answer.
-        unit: To which the service rounds, where it does: sums may miss 1 by that much.
+        unit: Unit to which the service rounds, where it does: sums may miss 1 by that much.
         at_once: Samples that one request asks for; None for all.
         request: ``request(x, samples)``, what is sent as JSON.
         answer: ``answer(JSON)``, the probabilities in what comes back, ``(samples, classes)``.
@@ -98,5 +98,5 @@ class HttpService(JsonService):
         except InvalidArgument as error:
             raise ServiceFailed(
                 f"{error} So {self.where} answered {self.so_far}. Was another model put in its "
-                "place? Each needs a journal of its own."
+                "place? Each model needs its own journal."
             ) from error

@@ -88,7 +88,7 @@ class Posterior:
             ``"mean+std:0.01"`` or ``"set:0.9"``.
         swept: Forms that are shown with other ``counts`` of samples and ``units``.
         counts: Numbers of samples that swept forms are made of.
-        units: To which swept forms are rounded.
+        units: Units to which swept forms are rounded.
         test: Features and classes of records that utility is measured on.
         line: The ε that no form may be proved to exceed; the claim's by default, or 1.
         advantage: What TPR − FPR of the attack may be; by default what (line, δ)-DP allows any
@@ -177,7 +177,7 @@ SUBJECTS = (Posterior,)
 
 
 def run_audit(subject: Posterior, request: Request) -> Audit:
-    """Train models with the record and without it, and judge every form of publishing."""
+    """Train models with and without the record, and judge every output format."""
     device = getattr(subject.factory, "device", "cpu")
     usual = Local() if device == "cpu" else InProcess()
     failures = Failures(InvalidArgument)
@@ -194,7 +194,7 @@ class Noise(NamedTuple):
     Attributes:
         multiplier: Noise multiplier.
         rate: Share of records in a batch.
-        steps: Of all epochs.
+        steps: Steps of all epochs.
         poisson: Whether batches are drawn as accountants assume.
     """
 

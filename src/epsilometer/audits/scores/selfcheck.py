@@ -32,7 +32,7 @@ class Control:
     """A mechanism with a claim, and whether the claim is true.
 
     Attributes:
-        name: In words.
+        name: Its name.
         sound: Whether the claim holds.
         claim: What is claimed of it.
         play: (runs, rng) → scores of that many runs with the target and without it.

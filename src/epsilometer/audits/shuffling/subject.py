@@ -233,7 +233,7 @@ class _WatchedGame(RunsJob):
     game: _Game
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
-        """Return what was played, beside what was computed."""
+        """Return what was simulated and what was computed."""
         (found,) = self.findings(units, done)
         found = replace(
             found,
@@ -328,7 +328,7 @@ def _make_game(
 def _compare_samplers(
     sampler: Sampler, enough: float, wanted: Mapping[str, Any]
 ) -> tuple[SamplerNoise, ...]:
-    """List samplers by the noise that keeps the claim, the least first."""
+    """List samplers by the noise that keeps the claim, the smallest first."""
     noises = {label_sampler(sampler): enough}
     for other in (BallsInBins(), Poisson()):
         if label_sampler(other) not in noises:

@@ -1,7 +1,7 @@
 """Make canaries for language models: a prompt like the data, and a secret that follows it.
 
 Kinds of secrets, after Panda et al. (2025): random strings; tokens that are rare in the data; new
-tokens that nobody else uses; tokens that a model finds unlikely after the prompt; and text like the
+tokens that no one else uses; tokens that a model finds unlikely after the prompt; and text like the
 data. Prompts come from a chain of words that is learned from texts like the data.
 """
 
@@ -55,7 +55,7 @@ class Chooser(Protocol):
     """A model that says which tokens it finds unlikely after a prompt."""
 
     def find_unlikely(self, prompts: Sequence[str], count: int) -> list[list[str]]:
-        """Return so many of the least likely next tokens of each prompt, least likely first."""
+        """Return this many of the least likely next tokens of each prompt, least likely first."""
         ...
 
 
@@ -73,8 +73,8 @@ class TextCanaries:
             ``unlikely`` tokens need the model before training. ``typical`` ones are texts like
             the data.
         prompt: Words before the secret.
-        length: Of the secret: letters of ``random``, words of ``typical``, tokens of the others.
-            None for 16 letters, 12 words, 1 token.
+        length: Length of the secret: letters of ``random``, words of ``typical``, tokens of the
+            others. None for 16 letters, 12 words, 1 token.
         repetitions: How often each planted canary is in the data. A claim about one record is
             held to what all copies together show, so that copies prove less for each of them.
 
@@ -113,7 +113,7 @@ class WordChain:
     Guarantees: every pair of words stands in some text; longer passages may too, by chance.
 
     Args:
-        texts: To learn from.
+        texts: Texts to learn from.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -131,7 +131,7 @@ class WordChain:
             )
 
     def draw(self, words: int, rng: np.random.Generator) -> list[str]:
-        """Return so many words; where a text ended, another begins."""
+        """Return this many words; where a text ended, another begins."""
         drawn: list[str] = []
         while len(drawn) < words:
             choices = self._next.get(drawn[-1], self._first) if drawn else self._first
@@ -155,7 +155,7 @@ def make_canaries(
         wanted: How many, and of which kind.
         chain: Makes prompts.
         rng: What draws.
-        texts: Of the data, in which ``rare`` tokens are counted.
+        texts: Texts of the dataset, in which ``rare`` tokens are counted.
         vocabulary: For ``rare``.
         model: For ``unlikely``.
         first: Number of the first ``new`` token.

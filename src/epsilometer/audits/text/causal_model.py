@@ -12,6 +12,7 @@ from epsilometer._extras import needs
 from epsilometer.audits.text.canaries import Canary, TokenizerVocabulary, read_tokenizer
 from epsilometer.audits.text.measuring import Measured
 from epsilometer.errors import InvalidArgument
+from epsilometer.types import FloatArray
 
 _MOST_TOKENS = 64  # of a completion
 
@@ -25,7 +26,7 @@ class CausalModel:
         ``logits``; position t sees no later token.
 
     Args:
-        module: Of torch: of transformers, PEFT, wrapped by Opacus, or one's own. One with
+        module: A torch module: from transformers, PEFT, wrapped by Opacus, or your own. One with
             ``generate``, as those of transformers have it, completes prompts by it.
         tokenizer: With ``encode`` and ``decode``.
         batch_size: Canaries that are measured at once.
@@ -55,21 +56,29 @@ class CausalModel:
         self._batch_size, self._completions = batch_size, completions
         self._named = _takes_mask(module)
         self._generator: Any = getattr(module, "generate", None)
+        self._ends = _list_ends(module)
 
     def measure(self, canaries: Sequence[Canary]) -> Measured:
-        """Return ln p and rank of all tokens of secrets, and completions of prompts."""
-        log_probs: list[NDArray[Any]] = []
-        ranks: list[NDArray[Any]] = []
-        for rows in self._batches([self._split(canary) for canary in canaries]):
-            found, rank = self._read(self._predict([one + two for one, two in rows]), rows)
-            ends = np.cumsum([len(secret) for _, secret in rows])[:-1]
-            log_probs += np.split(found, ends)
-            ranks += np.split(rank, ends)
-        completions = self._complete(canaries) if self._completions else ()
+        """Return ln p and rank of all tokens of secrets, and completions of prompts.
+
+        Canaries of about the same length are measured together, so that little is filled up.
+        """
+        rows = [self._split(canary) for canary in canaries]
+        log_probs: list[FloatArray] = [np.zeros(0)] * len(rows)
+        ranks: list[FloatArray] = [np.zeros(0)] * len(rows)
+        likeliest: list[list[int]] = [[]] * len(rows)
+        lengths = [len(prompt) + len(secret) for prompt, secret in rows]
+        for places in self._batches(np.argsort(lengths, kind="stable")):
+            part = [rows[at] for at in places]
+            read = self._read(self._predict([one + two for one, two in part]), part)
+            ends = np.cumsum([len(secret) for _, secret in part])[:-1]
+            for at, *found in zip(places, *(np.split(each, ends) for each in read), strict=True):
+                log_probs[at], ranks[at], likeliest[at] = found[0], found[1], found[2].tolist()
+        completions = self._complete(rows, likeliest) if self._completions else ()
         return Measured(log_probs=tuple(log_probs), ranks=tuple(ranks), completions=completions)
 
     def find_unlikely(self, prompts: Sequence[str], count: int) -> list[list[str]]:
-        """Return so many of the least likely next tokens of each prompt, least likely first."""
+        """Return this many of the least likely next tokens of each prompt, least likely first."""
         texts = self.tokenizer.texts_by_id()
         known = np.array(sorted(texts))
         found = []
@@ -99,26 +108,27 @@ class CausalModel:
             return prompt, self.tokenizer.encode(canary.secret)
         return whole[:shared], whole[shared:]
 
-    def _batches(self, rows: list[Any]) -> Iterator[list[Any]]:
+    def _batches(self, rows: Any) -> Iterator[Any]:
         for start in range(0, len(rows), self._batch_size):
             yield rows[start : start + self._batch_size]
 
     def _read(
         self, logits: Any, rows: Sequence[tuple[list[int], list[int]]]
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return ln p and rank of the tokens of all secrets, one after the other."""
+    ) -> tuple[NDArray[Any], ...]:
+        """Return ln p and rank of the tokens of all secrets, and the likeliest tokens there."""
         torch = self._torch
         at = [
             (place, len(prompt) - 1 + step, token)
             for place, (prompt, secret) in enumerate(rows)
             for step, token in enumerate(secret)
         ]
-        row, place, token = torch.tensor(at, device=logits.device).reshape(-1, 3).T
+        row, place, token = torch.tensor(at, device=logits.device, dtype=torch.long).view(-1, 3).T
         values = logits[row, place].float()
         own = values.gather(1, token[:, None])
-        found = (own - values.logsumexp(1, keepdim=True))[:, 0]
-        rank = (values > own).sum(1)
-        return found.double().cpu().numpy(), rank.double().cpu().numpy()
+        found = (own - values.logsumexp(1, keepdim=True))[:, 0].double()
+        rank = (values > own).sum(1).double()
+        values[:, [each for each in self._ends if each < values.shape[1]]] = -torch.inf
+        return tuple(each.cpu().numpy() for each in (found, rank, values.argmax(1)))
 
     def _predict(self, rows: Sequence[list[int]]) -> Any:
         """Return logits of rows that are filled up on the right, where nothing sees it."""
@@ -146,21 +156,31 @@ class CausalModel:
             for each, mode in modes:
                 each.training = mode
 
-    def _complete(self, canaries: Sequence[Canary]) -> tuple[str, ...]:
-        """Return what greedily follows each prompt, as long as its secret."""
-        said: list[str] = []
-        for rows in self._batches([self._split(canary) for canary in canaries]):
-            prompts = [prompt for prompt, _ in rows]
-            wanted = [min(_MOST_TOKENS, len(secret)) for _, secret in rows]
-            follow = self._generate if callable(self._generator) else self._grow
-            said += [
-                self.tokenizer.decode(ids[:many])
-                for ids, many in zip(follow(prompts, max(wanted)), wanted, strict=True)
-            ]
-        return tuple(said)
+    def _complete(
+        self, rows: Sequence[tuple[list[int], list[int]]], likeliest: Sequence[list[int]]
+    ) -> tuple[str, ...]:
+        """Return what greedily follows each prompt, as long as its secret.
+
+        Where a completion begins as the secret does, measuring the secret has shown its tokens, up
+        to the first that differs: only what follows that one is computed here.
+        """
+        said, missing = [], []
+        for (_, secret), whole in zip(rows, likeliest, strict=True):
+            best = whole[:_MOST_TOKENS]
+            differs = (at for at, token in enumerate(best) if token != secret[at])
+            said.append(best[: next(differs, len(best)) + 1])
+            missing.append(len(best) - len(said[-1]))
+        follow = self._generate if callable(self._generator) else self._grow
+        order = [int(at) for at in np.argsort(missing, kind="stable") if missing[at]]
+        for places in self._batches(order):
+            prompts = [rows[at][0] + said[at] for at in places]
+            found = follow(prompts, missing[places[-1]])
+            for at, ids in zip(places, found, strict=True):
+                said[at] = said[at] + ids[: missing[at]]
+        return tuple(self.tokenizer.decode(ids) for ids in said)
 
     def _generate(self, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
-        """Return so many likeliest tokens after each prompt, by the module's own ``generate``.
+        """Return this many likeliest tokens after each prompt, by the module's own ``generate``.
 
         It keeps what was computed of earlier tokens, so that a token costs one place, not all.
         """
@@ -194,6 +214,12 @@ class CausalModel:
             for ids, token in zip(so_far, logits[places, last].argmax(1).tolist(), strict=True):
                 ids.append(token)
         return [ids[len(prompt) :] for ids, prompt in zip(so_far, prompts, strict=True)]
+
+
+def _list_ends(module: Any) -> list[int]:
+    """Return the tokens that end a text for ``generate``, which no completion has."""
+    found = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
+    return [] if found is None or not hasattr(module, "generate") else np.atleast_1d(found).tolist()
 
 
 def _takes_mask(module: Any) -> bool:

@@ -17,7 +17,7 @@ class KindForecast:
     """What canaries of one kind can refute.
 
     Attributes:
-        kind: Of the canaries.
+        kind: Kind of the canaries.
         count: How many.
         repetitions: Copies of each.
         reach: The largest claim that a perfect attack on them could refute.
@@ -40,7 +40,7 @@ class Forecast:
         kinds: One entry per kind of canaries.
         claim: What is claimed, if anything.
         delta: δ.
-        confidence: Of all bounds together.
+        confidence: Confidence of all bounds together.
     """
 
     kinds: tuple[KindForecast, ...]
@@ -88,7 +88,7 @@ def forecast_audit(
         wanted: Canaries, one entry per kind.
         claim: What is claimed, if anything.
         delta: δ.
-        confidence: Of all bounds together.
+        confidence: Confidence of all bounds together.
         views: Scores of each kind.
         paired: Whether canaries are twins.
     """

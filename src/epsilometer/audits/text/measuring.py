@@ -8,7 +8,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -48,14 +48,6 @@ class Measured:
                 f"{known[0] if known else 0:,}."
             )
         return self
-
-
-class TokenModel(Protocol):
-    """A model that canaries can be measured on: in this process, or behind a service."""
-
-    def measure(self, canaries: Sequence[Canary]) -> Measured:
-        """Return what the model says of canaries."""
-        ...
 
 
 Score: TypeAlias = Callable[[Measured, Measured | None, Sequence[Canary]], FloatArray]
@@ -164,7 +156,7 @@ def compare_texts(secret: str, said: str) -> float:
 
 
 def _average(name: str, tokens: tuple[FloatArray, ...]) -> FloatArray:
-    """Return the mean over tokens; what is no number was not learned, and scores lowest."""
+    """Return the mean over tokens; what is not a number was not learned, and scores lowest."""
     if not tokens:
         raise InvalidArgument(
             f"Expected a model that gives log-probabilities for the score {name!r}, got text "

@@ -32,7 +32,7 @@ def measure_memorisation(
         measured: What the model says of the canaries.
         canaries: Planted or not.
         included: Which are planted.
-        scores: By which held-out canaries are ranked; None where only text is known.
+        scores: Scores by which held-out canaries are ranked; None where only text is known.
         confidence: Two-sided.
         named: The canaries in words.
     """
@@ -96,7 +96,7 @@ def _limit_share(successes: int, trials: int, confidence: float) -> tuple[float,
 def _limit_median(
     values: FloatArray, confidence: float, *, most: float
 ) -> tuple[float, float, float]:
-    """Return the median, with order statistics as its limits (a sign test turned round)."""
+    """Return the median, with order statistics as its limits (an inverted sign test)."""
     ordered = np.sort(values)
     place = int(scipy.stats.binom.ppf((1 - confidence) / 2, ordered.size, 0.5))
     below = max(place - 1, 0)

@@ -93,7 +93,7 @@ class PlantedTexts:
         Args:
             claim: The claimed ε, whose power is computed.
             delta: δ, where there is no ``Claim``.
-            confidence: Of the audit.
+            confidence: Confidence of the audit.
             views: Scores of each kind, which share the confidence.
 
         Example:
@@ -161,11 +161,11 @@ def plant_texts(
         design: ``coins``: every canary by its own coin. ``paired``: canaries come as twins, of
             which one is planted and the other is held out.
         like: Texts that prompts are made like; those of the data set by default.
-        column: Of a ``datasets.Dataset``, or of records that are dictionaries.
+        column: Column of a ``datasets.Dataset``, or of records that are dictionaries.
         make_row: From a text to a record of the data set, where a record is more than a text.
         tokenizer: For ``rare`` tokens: of transformers or tokenizers.
         model: For ``unlikely`` tokens: a ``CausalModel`` before training.
-        seed: Of coins, texts and places.
+        seed: Seed of coins, texts and places.
         out: Private folder for texts and coins, so that another process can audit.
 
     Example:

@@ -233,11 +233,11 @@ def _take_part(measured: Measured, places: slice) -> Measured:
 
 def _list_caveats(planted: PlantedTexts, model: Measured) -> Iterator[str]:
     yield (
-        "Canaries were planted in the training texts: a bound speaks of such texts, and of an "
+        "Canaries were planted in the training texts: a bound is about such texts, and about an "
         "adversary who knows all of them but not the coins."
     )
     if not planted.included.any() or planted.included.all():
-        yield "All coins fell alike, so that nothing can be told apart."
+        yield "All coins gave the same side, so there is nothing to compare."
     if len({wanted.kind for wanted in planted.wanted}) < len(planted.wanted):
         yield "Canaries of one kind were planted in several groups."
     for wanted, places in planted.groups:

@@ -28,11 +28,11 @@ class Question:
 
     Attributes:
         delta: δ of one record.
-        confidence: Of this view alone.
+        confidence: Confidence of this view alone.
         copies: Records that a canary is.
         paired: Whether canaries are twins, of which one is in.
         replaced: Whether the claim is about replaced records, which twins are.
-        seed: Of ties.
+        seed: Seed of ties.
     """
 
     delta: float
@@ -105,7 +105,7 @@ def measure_view(
     Assumes: canaries were planted as their design says.
 
     Args:
-        scores: Of canaries, with title and adversary.
+        scores: Scores of canaries, with title and adversary.
         asked: How they are bounded.
         claim: What was claimed, if anything.
         caveats: What a reader of the bound must know.

@@ -1,1 +1,1 @@
-"""Can the ε of any training function be true? Run it again and again."""
+"""Can the ε of any training function be true? Run it many times."""

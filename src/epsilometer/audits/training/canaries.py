@@ -32,7 +32,7 @@ def random_record(features: ArrayLike, labels: ArrayLike, *, rng: np.random.Gene
     """Return a record of the data, each as likely as any other.
 
     Args:
-        features: Of all records, shape ``(n, …)``.
+        features: Features of all records, shape ``(n, …)``.
         labels: Their classes, whole numbers from 0, shape ``(n,)``.
         rng: What draws.
 
@@ -46,24 +46,11 @@ def random_record(features: ArrayLike, labels: ArrayLike, *, rng: np.random.Gene
     return Record(features=rows[chosen], label=int(classes[chosen]))
 
 
-def noise_record(features: ArrayLike, labels: ArrayLike, *, rng: np.random.Generator) -> Record:
-    """Return a record that means nothing: uniform noise within each feature's range, any class.
-
-    Args:
-        features: Of all records, shape ``(n, …)``; only their ranges are used.
-        labels: Their classes; each that occurs is as likely as any other.
-        rng: What draws.
-    """
-    rows, classes = check_records(features, labels)
-    noise = rng.uniform(rows.min(axis=0), rows.max(axis=0)).astype(rows.dtype)
-    return Record(features=noise, label=int(rng.choice(_find_classes(classes))))
-
-
 def highest_loss(features: ArrayLike, labels: ArrayLike, *, shadows: Any) -> Record:
     """Return the record that models trained without it find hardest: of the highest mean loss.
 
     Args:
-        features: Of all records, shape ``(n, …)``.
+        features: Features of all records, shape ``(n, …)``.
         labels: Their classes.
         shadows: A list of models (with ``predict_proba``, or torch modules that return logits),
             or their losses on the records, shape ``(n,)`` or ``(models, n)``. Infinite ones
@@ -171,13 +158,6 @@ def mean_gradient(
     return gradient
 
 
-def _find_classes(classes: IntArray) -> IntArray:
-    found = np.unique(classes)
-    if found.size < 2:
-        raise InvalidArgument(f"Expected labels of two classes or more, got only {found[0]}.")
-    return found
-
-
 def _is_model(value: Any) -> bool:
     return is_module(value) or hasattr(value, "predict_proba")
 
@@ -216,14 +196,14 @@ def shadow_models(
     models: int = 10,
     rng: np.random.Generator,
 ) -> list[Any]:
-    """Train models on data of their own, each with randomness of its own.
+    """Train models on their own data, each with its own randomness.
 
     Guarantees: no record of ``apart_from`` is trained on, also where both data have it.
 
     Args:
         train: ``train(features, labels, rng)``, trains as what is audited does and returns a torch
             module, or a model with ``predict_proba``.
-        features: Of the shadows' records, ``(n, …)``.
+        features: Features of the shadows' records, ``(n, …)``.
         labels: Their classes.
         apart_from: Features of the records that :func:`differing_record` chooses from.
         models: How many; ten in the paper.
@@ -235,7 +215,7 @@ def shadow_models(
     own = np.array([name not in audited for name in _name_rows(rows)])
     if own.sum() < _FEWEST:
         raise InvalidArgument(
-            "Expected records of their own for shadow models, got "
+            "Expected separate records for shadow models, got "
             f"{int(own.sum())} that are not among those of the audit. Split the data, or take test "
             "data."
         )
@@ -262,14 +242,14 @@ def differing_record(
         hardest record is one that they happen not to have seen.
 
     Args:
-        features: Of the records to choose from, ``(n, …)``, of two records or more.
+        features: Features of the records to choose from, ``(n, …)``, of two records or more.
         labels: Their classes.
         way: One of ``WAYS``.
         shadows: Models that return logits (torch) or have ``predict_proba``; not needed for
             ``"random"``, and may then be empty.
         rng: What draws.
         gradient: ``gradient(x, y)`` of the shadows' mean loss, where they are no torch modules.
-        steps: Of noise.
+        steps: Steps of noise.
         step: How far each moves every feature.
         within: Limits of features, ``(lowest, highest)``, to which the moved record is clipped
             after every step; ``"data"`` for each feature's range in the data; None for none, as in

@@ -35,7 +35,7 @@ _AT_ONCE = 250  # runs that share a matrix product; their activations stay in ca
 
 @dataclass(frozen=True, eq=False)
 class Demo:
-    """Two training programs with the same noise on paper: one right, one with its noise mistaken.
+    """Two training programs with the same nominal noise: one correct, one with too little.
 
     The noise is what ``CLAIM`` needs. The mistake is to pass the standard deviation where a
     variance is asked for, so that the square root is taken once too often. The target is an image
@@ -120,7 +120,7 @@ def _make_program(subject: Demo, name: str, noise: float, curves: tuple[Curve, .
 
 
 def _compute_allowed(noise: float) -> Curve:
-    """Compute what the accountant allows of an attack on the program as claimed."""
+    """Compute what the accountant allows an attack on the program as claimed."""
     fpr = np.concatenate([[0.0], np.geomspace(1e-5, 1.0, 120)])
     fnr = poisson_curve(fpr, noise_multiplier=noise, sampling_rate=1.0, steps=STEPS)
     return Curve(
@@ -140,7 +140,7 @@ class GradientDescent:
         target: Features of the target record, shape ``(d,)``.
         target_label: Its class.
         steps: Gradient steps.
-        learning_rate: Of the mean gradient.
+        learning_rate: Learning rate for the mean gradient.
         clip: Norm that each gradient is clipped to.
         noise: Standard deviation of the noise on the sum, in units of ``clip``.
     """

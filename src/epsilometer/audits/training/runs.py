@@ -1,4 +1,4 @@
-"""Run a program again and again, given as a function of its own."""
+"""Run a program repeatedly, given as a function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from epsilometer.errors import InvalidArgument
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """A program that is run with the record and without it, given as a function of its own.
+    """A program that is run with the record and without it, given as a function.
 
     Guarantee: the same settings give the same audit, byte for byte, however the work was split,
         killed or resumed. The bound exceeds the true ε in at most ``1 - confidence`` of audits,
@@ -39,7 +39,7 @@ class Runs:
         block: Runs of either kind that make a unit of work; a hundredth of ``runs`` by default.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
-        curves: Trade-off curves to draw beside the attack's.
+        curves: Trade-off curves to draw with the attack's.
         parameters: Whatever else determines what ``play`` does, as JSON values; they are written
             into results as they are, so put no data here. A run directory is
             never continued with other parameters; what is not named here cannot be checked.

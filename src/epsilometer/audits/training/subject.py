@@ -34,7 +34,7 @@ _ROUNDS = 8  # of mixing a run's number into its seed
 
 
 class WrongScore(InvalidArgument):
-    """A run gave something that is no score: the call is wrong, and further runs are no use."""
+    """A run returned something other than a score, so further runs are pointless."""
 
 
 class Datasets(Protocol):
@@ -280,7 +280,7 @@ SUBJECTS = (TrainFunction,)
 
 
 def run_audit(subject: TrainFunction, request: Request) -> Audit:
-    """Train ``runs`` times with the record and as often without it, and judge the claim by that."""
+    """Train ``runs`` times with the record and as often without it, and judge the claim."""
     blocks = -(-subject.runs // subject.block)
     check_until(request, also=subject.also, blocks=blocks)
     adjacency = _choose_adjacency(subject, request.claim)
@@ -417,7 +417,7 @@ def _fingerprint_inputs(values: Mapping[str, Any], *, needed: bool) -> dict[str,
 
 
 def _warn(found: Audit, failures: Failures) -> None:
-    """Warn of what must not be overlooked by somebody who reads the verdict alone."""
+    """Warn of what must not be overlooked by someone who reads the verdict alone."""
     failed, units = found.provenance.failed, found.provenance.units
     said = [text for text in found.bounds[0].caveats if text.startswith(_NAN)]
     if failed:

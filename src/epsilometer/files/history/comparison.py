@@ -37,7 +37,7 @@ class Compared:
     Attributes:
         first: The view in the first audit.
         second: The same in the second.
-        difference: Of ε, second less first; None where there is none to take.
+        difference: Second ε minus first; None where there is none to take.
         told_apart: Whether what was observed differs by more than chance explains.
         meaning: What may be concluded, in sentences.
     """

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from epsilometer.core import judge
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import EpsilonFinding, FormFinding, MembershipFinding
 from epsilometer.core.judge import Verdict
@@ -29,18 +28,18 @@ class Entry:
         epsilon: The largest ε that the view proves; where it proves none, its bound that is not
             valid. A classifier has none.
         delta: The δ at which it holds.
-        confidence: With which it holds; 1 where ε was computed.
+        confidence: Confidence with which it holds; 1 where ε was computed.
         valid: Whether ``epsilon`` is proved.
         method: How it was computed.
         adversary: Whose view it is, in words.
         observations: With the record and without it, together.
-        auc: Of the attack.
+        auc: AUC of the attack.
         advantage: The largest TPR − FPR of the attack that was observed.
         reach: The largest claim that the view could have refuted, where that is known.
-        verdict: Of the whole audit; of a refuted audit, of the view alone.
-        seed: From which all randomness followed.
+        verdict: Verdict of the whole audit.
+        seed: Seed of all randomness.
         failed: Units of work that failed.
-        version: Of epsilometer, where the audit says.
+        version: Version of epsilometer, where the audit says.
     """
 
     path: str
@@ -82,37 +81,28 @@ def looks_like_audit(head: bytes) -> bool:
 
 
 def list_entries(audit: Audit, *, path: str = "", written: float = 0.0) -> list[Entry]:
-    """Return the views of an audit, the gravest first; the audit itself where it has none."""
+    """Return the views of an audit, the most severe first; the audit itself where it has none."""
     source = audit.provenance
     shared: dict[str, Any] = {
         "path": path,
         "written": written,
         "kind": _clean(source.subject),
         "claim": None if audit.claim is None else audit.claim.epsilon,
+        "verdict": audit.verdict,
         "seed": source.seed,
         "failed": source.failed,
         "version": _clean(dict(source.versions).get("epsilometer", "")),
     }
-    views = list(_read_views(audit)) or [(audit.verdict, _read_whole(audit))]
-    # Where a view refutes the claim, the others speak for themselves. What is graver than that,
-    # unclear, or found by something else is true of all views.
-    alone = audit.verdict == judge.REFUTED and judge.REFUTED in [verdict for verdict, _ in views]
-    return [
-        Entry(part=part, verdict=verdict if alone else audit.verdict, **shared, **own)
-        for part, (verdict, own) in enumerate(views, start=1)
-    ]
+    views = list(_read_views(audit)) or [_read_whole(audit)]
+    return [Entry(part=part, **shared, **own) for part, own in enumerate(views, start=1)]
 
 
-def _read_views(audit: Audit) -> Iterator[tuple[Verdict, dict[str, Any]]]:
-    """Yield every view with the verdict that it alone gives."""
+def _read_views(audit: Audit) -> Iterator[dict[str, Any]]:
     for finding in audit.findings:
         if isinstance(finding, EpsilonFinding):
-            own = _read_view(finding, advantage=find_advantage(finding))
+            yield _read_view(finding, advantage=find_advantage(finding))
         elif isinstance(finding, FormFinding):
-            own = _read_view(finding.view, advantage=finding.advantage)
-        else:
-            continue
-        yield judge.judge_finding(audit.claim, finding), own
+            yield _read_view(finding.view, advantage=finding.advantage)
 
 
 def _read_view(view: EpsilonFinding, *, advantage: float | None) -> dict[str, Any]:
@@ -157,7 +147,7 @@ def _read_whole(audit: Audit) -> dict[str, Any]:
 
 
 def find_advantage(view: EpsilonFinding) -> float | None:
-    """Return what the attack was observed to gain over guessing, at its best threshold."""
+    """Return the observed gain of the attack over guessing, at its best threshold."""
     errors = min(map(operator.add, view.evidence.fpr, view.evidence.fnr), default=None)
     return None if errors is None else 1 - errors
 

@@ -1,6 +1,6 @@
-"""Index the audits of a folder. The index is never the truth: the files are.
+"""Index the audits of a folder. The files, not the index, are authoritative.
 
-The index is a file among the user's own caches, where nobody who writes results can write. It knows
+The index is a file among the user's own caches, where no one who writes results can write. It knows
 what files say that did not change since. Missing, damaged or of another version, it is made again.
 Where it cannot be written nothing else is different.
 """
@@ -23,7 +23,7 @@ from epsilometer.core.serialisation import from_json
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.files.history.entries import Entry, list_entries, looks_like_audit
 
-_VERSION = zlib.crc32(" ".join(("6", *(column.name for column in fields(Entry)))).encode())
+_VERSION = zlib.crc32(" ".join(("7", *(column.name for column in fields(Entry)))).encode())
 _LARGEST = 2**28  # bytes of an index, of half a million results
 _UNSETTLED = 2.0  # seconds within which a file may change again and look the same
 _HEAD = 256  # bytes by which an audit shows

@@ -30,7 +30,7 @@ class Tracker(Protocol):
         """Keep numbers that were measured; infinite ones too."""
 
     def log_params(self, values: Mapping[str, str]) -> None:
-        """Keep what was asked."""
+        """Log the settings."""
 
     def log_tags(self, values: Mapping[str, str]) -> None:
         """Keep words by which runs are found, as the verdict."""
@@ -51,8 +51,8 @@ def log_to(tracker: Tracker, audit: Audit, *, prefix: str = "privacy.") -> None:
 
     Args:
         tracker: Where to.
-        audit: Of any subject.
-        prefix: Before all names, which else might be taken: a training run has a seed of its own.
+        audit: Audit of any subject.
+        prefix: Before all names, which else might be taken: a training run has its own seed.
     """
     entries = list_entries(audit)
     views = [f for f in audit.findings if isinstance(f, (EpsilonFinding, FormFinding))]

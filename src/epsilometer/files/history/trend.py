@@ -17,7 +17,7 @@ class Trend:
     Attributes:
         subject: What was audited.
         adversary: Whose view, in words.
-        delta: Of all bounds; None for classifiers, which have none.
+        delta: δ of all bounds; None for classifiers, which have none.
         entries: In order; each holds at its own confidence.
     """
 
@@ -28,7 +28,7 @@ class Trend:
 
     @property
     def measure(self) -> str:
-        """Name what ``values`` are."""
+        """The name of ``values``."""
         return "TPR − FPR" if self.delta is None else "ε"
 
     @property

@@ -1,7 +1,7 @@
 """Recognise by its content which tool wrote a file, and read the scores of its attacks.
 
 A recogniser is a function that takes what was :class:`~.result.Opened`, and returns the result, or
-None where somebody else wrote it. A new tool is a module and a line of ``TOOLS``, or an entry point
+None where someone else wrote it. A new tool is a module and a line of ``TOOLS``, or an entry point
 of the group ``epsilometer.tool_results`` in another package.
 """
 
@@ -70,7 +70,7 @@ def open_content(path: Path, content: Content) -> Opened:
 
 
 def find_result(opened: Opened) -> ToolResult:
-    """Return what the first tool makes of a file that knows it as its own."""
+    """Return the result of the first tool that recognises the file."""
     for name in TOOLS:
         found = TOOLS[name](opened)
         if found is not None:

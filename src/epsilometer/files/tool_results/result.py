@@ -22,7 +22,7 @@ class Attack:
     """Hold scores of one attack; higher means "was in".
 
     Attributes:
-        name: By which it is chosen where a file has several.
+        name: Name by which it is chosen where a file has several.
         inside: Scores of records that were trained on.
         outside: Scores of records that were not.
     """
@@ -65,27 +65,27 @@ class ToolResult:
             f"Expected which attack of {self.tool} is meant, by --attack or attack=, got "
             f"{_validate.short(name)}. There are: "
             f"{'; '.join(attack.name for attack in self.attacks)}. Choose before you look: the "
-            "largest bound of several is none."
+            "largest of several bounds is not valid."
         )
 
     def ask_design(self) -> str:
         """Return the question how records came in, which these files do not answer."""
         usual = f" {self.usual}" if self.usual else ""
         return (
-            f"Expected a design beside a result of {self.tool}, which does not say how records "
+            f"Expected a design with a result of {self.tool}, which does not say how records "
             "came in, got none. Give --design (or design=) fixed where a random split chose those "
-            "that were trained on, coins where each had a coin of its own, runs where every score "
-            f"is of a run of its own.{usual} A split by time, place or person is none of them."
+            "that were trained on, coins where each had its own coin, runs where every score "
+            f"is of a separate run.{usual} A split by time, place or person is none of them."
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """Hold what a file has, before anybody knows who wrote it.
+    """Hold what a file has, before anyone knows who wrote it.
 
     Attributes:
         path: The file.
-        names: Of its columns or arrays, or of lists in an object of JSON, in their order.
+        names: Names of its columns or arrays, or of lists in an object of JSON, in their order.
         read: Returns the numbers of one of them.
         tree: What a file of JSON or pickle holds, as inert objects; None of others.
         open_beside: Opens another file of the same folder.
@@ -124,7 +124,7 @@ def take_side(values: Any, name: str, *, classes: bool = False) -> FloatArray:
 
 
 def divide_by_member(name: str, score: Any, member: Any) -> Attack:
-    """Return the attack of scores that stand beside memberships of 1 and 0."""
+    """Return the attack of scores that stand other than memberships of 1 and 0."""
     scores, members = take_side(score, name), take_side(member, f"memberships of {name}")
     if scores.shape != members.shape or not np.isin(members, (0, 1)).all():
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Read ``report.json`` of SACRO-ML, and the arrays that it keeps beside."""
+"""Read ``report.json`` of SACRO-ML, and the arrays that it stores separately."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

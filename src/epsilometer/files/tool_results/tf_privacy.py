@@ -60,7 +60,7 @@ def find_attacks(opened: Opened) -> ToolResult | None:
 
 
 def _read_arrays(opened: Opened, kind: str) -> Attack:
-    """Return losses or entropies, which are lower inside, turned round."""
+    """Return negated losses or entropies, since these are lower inside."""
     train, test = (
         -take_side(opened.read(f"{kind}_{side}"), f"{kind}_{side}") for side in ("train", "test")
     )

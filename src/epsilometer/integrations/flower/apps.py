@@ -55,7 +55,7 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
 
     Args:
         server_app: The app, with ``@app.main()`` or with ``server_fn``.
-        delta: δ of the bounds; not needed beside a ``Claim``, which has one.
+        delta: δ of the bounds; not needed with a ``Claim``, which has one.
         canaries: How many nodes are canaries. By default a tenth of all nodes, and 20 at most: that
             is enough for the checks of what the server releases, and little harm to the model.
             Below 300 estimates of ε say little; more than a tenth of a round's replies is said to
@@ -68,7 +68,7 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
             killed is resumed, if the settings are the same.
         claim: The claimed ε, or a ``Claim``; by default what the strategy's own accountant reports,
             where it keeps one at this δ.
-        seed: Of directions and chosen nodes; drawn by the system unless given. It is a secret:
+        seed: Seed of directions and chosen nodes; drawn by the system unless given. It is a secret:
             whoever has it can subtract the canaries. The run directory keeps it, for its owner.
         family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
         clip_norm: Norm of a canary. By default the clipping norm: that of the messages' config
@@ -109,7 +109,7 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
 
 
 def audited_strategy(strategy: _S, **asked: Any) -> _S:
-    """Return the same strategy, whose run is audited, to start or pass on in its place.
+    """Return the same strategy with auditing, to start or pass on in its place.
 
     For whoever writes the strategy but not the ``ServerApp``, and for secure aggregation, where
     the strategy alone sees what the last round made of the weights.
@@ -205,7 +205,7 @@ def _watch_starts(canary_grid: CanaryGrid, planting: Planting) -> Iterator[None]
 def watch_strategy(
     strategy: Strategy, initial_arrays: ArrayRecord, planting: Planting
 ) -> Iterator[None]:
-    """Show the weights a strategy begins with, and what it makes of every round.
+    """Pass on the initial weights of a strategy and its result after every round.
 
     Those after the last round cross no grid where nothing is evaluated.
     """
@@ -293,7 +293,7 @@ class CanaryStrategy(OldStrategy):
         ]
 
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
-        """Do as the strategy does, with the replies of canaries after those of clients."""
+        """Call the strategy with the replies of canaries after those of clients."""
         try:
             every = self._add_canaries(results)
             self._planting.open_release(
@@ -317,7 +317,7 @@ class CanaryStrategy(OldStrategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> Any:
-        """Do as the strategy does; virtual nodes have nothing to evaluate with."""
+        """Call the strategy; virtual nodes have nothing to evaluate with."""
         asked = self.strategy.configure_evaluate(server_round, parameters, client_manager)
         return [pair for pair in asked if not isinstance(pair[0], _CanaryProxy)]
 
@@ -348,7 +348,7 @@ class CanaryStrategy(OldStrategy):
 
 
 class _CanaryProxy(ClientProxy):
-    """Stands for a canary: takes note of what it is asked; the answer is made with the others."""
+    """Stand for a canary: record requests; the answer is made with the others."""
 
     def __init__(self, node: int) -> None:
         super().__init__(str(node))

@@ -28,7 +28,7 @@ class Kept:
     """What was kept of the rounds before a server was killed.
 
     Attributes:
-        seed: Of the canaries.
+        seed: Seed of the canaries.
         nodes: Which nodes are canaries, in their order.
         watch: What was seen of them, as of ``CosineWatch.export``.
         part: How often the run was begun, this time included.
@@ -36,7 +36,7 @@ class Kept:
         everybody: Whether all nodes were asked in every round.
         said: What clients said that they planted, as of ``Commitments.export``.
         most: Canaries and replies of the round with the largest share of canaries.
-        effects: Of canaries on the weights, round by round.
+        effects: Effects of canaries on the weights, round by round.
         checks: What was found of the released weights until then.
     """
 

@@ -30,7 +30,7 @@ _FEW = (
 
 @dataclass(kw_only=True)
 class Commitments:
-    """What the clients of a run said that they planted.
+    """What the clients of a run reported as planted.
 
     Attributes:
         count: How many canaries the audit looks for.
@@ -61,7 +61,7 @@ class Commitments:
         """Take what a client said out of its reply; return its canary where it is one of ours.
 
         Args:
-            record: Of the reply.
+            record: Record of the reply.
             expected: The hash of the audit's canaries; None before that is known.
         """
         said = record.pop(PLANTED, None)
@@ -84,7 +84,7 @@ class Commitments:
         self.recent.clear()
 
     def refuse_mismatch(self, *, everybody: bool) -> None:
-        """Refuse to judge canaries that nobody planted: that nothing is found would say nothing.
+        """Refuse to judge canaries that no one planted: that nothing is found would say nothing.
 
         Args:
             everybody: Whether all nodes were asked in all rounds: then who planted nothing is

@@ -127,11 +127,11 @@ class CanaryGrid(Grid):
 
 
 class InProcessGrid(Grid):
-    """``nodes`` nodes, each a call of the client with a context of its own.
+    """``nodes`` nodes, each a call of the client with its own context.
 
     Guarantees: what a client raises becomes an error reply, as in a deployment; every client gets
-        records of its own; a node's context lasts from call to call, and has its ``partition-id``
-        and ``num-partitions``.
+        its own records; a node's context lasts from call to call, and has its ``partition-id`` and
+        ``num-partitions``.
     """
 
     def __init__(self, client: _Client, *, nodes: int, run_config: Any = None) -> None:
@@ -148,7 +148,7 @@ class InProcessGrid(Grid):
         self._replies: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
-        """Take another run's description."""
+        """Switch to another run."""
         self._run = run
 
     @property

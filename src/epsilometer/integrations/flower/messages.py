@@ -81,7 +81,7 @@ def _median(replies: list[RecordDict], name: str, key: str, value: Any) -> Any:
 
 
 def are_equal(one: ArrayRecord | None, other: ArrayRecord | None) -> bool:
-    """Tell whether two models are the same; most often they are one object."""
+    """Tell whether two models are equal; usually they are one object."""
     if one is other:
         return True
     if one is None or other is None or list(one) != list(other):

@@ -96,7 +96,7 @@ class Planting:
         failed: Replies of clients that were errors.
         missing: How often a node that was asked to train did not reply.
         example: What a client's reply looks like, where that is known.
-        weighted_by_key: By which number replies are weighted.
+        weighted_by_key: Key of the number by which replies are weighted.
         rounds: What was checked of the released weights.
         ended: Why the audit ended before the run did; empty where it did not.
     """
@@ -163,7 +163,7 @@ class Planting:
         yield from self._odd
 
     def see(self, arrays: Arrays) -> None:
-        """Take note of weights; the first ones fix what is watched."""
+        """Record weights; the first ones fix what is watched."""
         if self.ended:
             return
         with self.guard():
@@ -224,7 +224,7 @@ class Planting:
         return np.array(list(self._single.values())) if self._single else None
 
     def take_commitments(self, content: RecordDict) -> None:
-        """Take what a client says it planted out of its reply, compare it, and look for it."""
+        """Remove from a reply what its client says it planted, and compare it."""
         for name, record in list(content.config_records.items()):
             number = self.take_commitment(record)
             if name == PLANTED:
@@ -251,7 +251,7 @@ class Planting:
             self._single[number] = min(1.0, max(-1.0, float(row @ moved) / length))
 
     def refuse_mismatch(self) -> None:
-        """Refuse to judge canaries that nobody planted: that nothing is found would say nothing."""
+        """Refuse to judge canaries that no one planted: that nothing is found would say nothing."""
         if self.settings.mode == "mod":
             self._said.refuse_mismatch(everybody=self._everybody)
 
@@ -286,7 +286,7 @@ class Planting:
                 self._designate(self.settings.choose_nodes(known))
 
     def list_virtual(self, real: int) -> list[int]:
-        """Return the nodes that do not exist and take part beside so many real ones."""
+        """Return the nodes that do not exist and take part beside this many real ones."""
         many = self.settings.limit_canaries(real) if real else 0
         if not self.ended and many > len(self.canary_of):
             self._designate(self.virtual[:many])
@@ -459,7 +459,7 @@ class Planting:
         )
 
     def note_sent(self, contents: Sequence[RecordDict]) -> None:
-        """Take note of what the nodes of a round were sent."""
+        """Record what the nodes of a round were sent."""
         first = next(iter(contents[0].array_records.values()), None)
         self._sent = None if first is None else to_arrays(first)
         if not self.ended and any(

@@ -1,4 +1,4 @@
-"""Make the replies of canaries: arrays that are made when they are read, and never held."""
+"""Make the replies of canaries: arrays that are generated when read, and never stored."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -90,7 +90,7 @@ class ReplyMaker:
             asked: What its node was asked.
             sent: The weights in that; zeros where clients answer with updates.
             example: What a client's reply looks like, where that is known.
-            weights: By what numbers of the example are multiplied, by their names.
+            weights: Weights by which numbers of the example are multiplied, by their names.
         """
         planted, content = self._regenerate(sent, number, norm), CanaryReply()
         if example is None:

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from epsilometer._files import write_whole
 from epsilometer.audits.federated.subject import measure_iterates
+from epsilometer.conformance.server_rounds import has_gaussian_noise
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit, Provenance
 from epsilometer.core.claim import Claim
@@ -128,12 +129,16 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
     bound, confidence = rounds.share_confidence(
         request.confidence, delta=request.known_delta, parts=planting.part
     )
+    checks = rounds.finding(*planting.check_kind(), bound=bound)
+    earlier = checks if planting.kept is None else planting.kept.checks
+    gaussian = earlier is not None and all(map(has_gaussian_noise, (checks, earlier)))
     try:
         views = measure_iterates(
             summary,
             replace(request, claim=claim, confidence=confidence),
             dimension=planting.layout.size,
             participation=planting.participation,
+            noise="gaussian" if gaussian else "unknown",
             single=planting.single,
             subject=subject,
             caveats=said,
@@ -146,7 +151,6 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
         views = tuple(
             structs.replace(view, bound=structs.replace(view.bound, valid=False)) for view in views
         )
-    checks = rounds.finding(*planting.check_kind(), bound=bound)
     return Audit(
         subject=subject,
         claim=claim,
@@ -167,7 +171,7 @@ def _make_provenance(request: Request, call: dict[str, Any]) -> Provenance:
 
 
 def _choose_checks(planting: Planting, own: ConformanceFinding) -> ConformanceFinding:
-    """Return the gravest of what this process found, and those before it that were killed."""
+    """Return the most severe of what this process found, and those before it that were killed."""
     earlier = None if planting.kept is None else planting.kept.checks
     if earlier is None:
         return own

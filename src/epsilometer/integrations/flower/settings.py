@@ -1,4 +1,4 @@
-"""Hold what an audit of a Flower app was asked for, and make the canaries that follow from it."""
+"""Hold the settings of an audit of a Flower app, and make its canaries."""
 
 import hashlib
 import re
@@ -29,7 +29,7 @@ STATISTICS = ("*running_mean", "*running_var")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an audit was asked for; :func:`audit_server_app` says what each field is."""
+    """The settings of an audit; :func:`audit_server_app` says what each field is."""
 
     delta: float | None = None
     canaries: int | None = None
@@ -121,7 +121,7 @@ class Settings:
 
         Args:
             function: Which was called.
-            supplied: What it was called with, beside these settings.
+            supplied: What it was called with, in addition to these settings.
         """
         apart = ("delta", "claim", "confidence", "seed", "out")
         settings = to_settings(replace(self, accounted=None))
@@ -157,7 +157,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class PlantedFamily:
-    """What fixes all canaries of an audit, beside the arrays that they are planted in."""
+    """What fixes all canaries of an audit, apart from the arrays that they are planted in."""
 
     count: int
     seed: int
@@ -177,7 +177,7 @@ def commit(asked: Settings | PlantedFamily, names: Sequence[Any]) -> str:
 
 
 def draw_directions(family: Family, canaries: int, dimension: int, seed: int) -> Directions:
-    """Draw as many canaries to plant, and as many that nobody ever gets to see."""
+    """Draw as many canaries to plant, and as many that no one ever gets to see."""
     if 2 * canaries > dimension:
         raise InvalidArgument(
             f"Expected at most {dimension // 2} canaries for {dimension} weights, got {canaries}."

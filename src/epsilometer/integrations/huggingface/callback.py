@@ -1,4 +1,4 @@
-"""Audit a run of a Hugging Face Trainer: a callback, and nothing else changes."""
+"""Audit a run of a Hugging Face Trainer: with a callback and no other change."""
 
 # mypy: allow-subclassing-any
 
@@ -45,17 +45,17 @@ class PrivacyAudit(TrainerCallback):
     Args:
         planted: What ``plant_texts`` returned.
         claim: The claimed ε, or a ``Claim``; by default what the accountant reports at ``delta``.
-        delta: δ; not needed beside a ``Claim``.
-        confidence: Of all bounds together.
+        delta: δ; not needed with a ``Claim``.
+        confidence: Confidence of all bounds together.
         scores: As of ``LanguageModel``.
         watch: ``watch(optimizer, loader)`` starts what watches the noise and clipping of the run:
             with Opacus ``lambda optimizer, loader: audited(engine, optimizer, loader)``.
         accountant: Has ``history`` and ``get_epsilon``, as those of Opacus. Its books are
-            compared with what happens; not needed beside ``watch``.
+            compared with what happens; not needed with ``watch``.
         tokenizer: Where the Trainer has none.
         batch_size: Canaries that are measured at once.
         card: Whether ``README.md`` is written.
-        seed: Of ties.
+        seed: Seed of ties.
 
     Attributes:
         audit: The audit, once training has ended; None before, and in other processes.
@@ -124,7 +124,7 @@ class PrivacyAudit(TrainerCallback):
             self._claim, delta=self._delta, confidence=self._confidence, views=views
         )
         _log.warning("epsilometer: %s", forecast)  # a forecast after training is worth nothing
-        model = self._wrap(parts)
+        model = self._wrap(parts, completions=False)  # only the trained model's are read
         self._refuse_split_tokens(model)
         self._reference = model.measure(self._planted.canaries)
 
@@ -186,14 +186,16 @@ class PrivacyAudit(TrainerCallback):
         checks: tuple[Check, ...] = finding.checks
         return finding if checks else None
 
-    def _wrap(self, parts: dict[str, Any]) -> CausalModel:
+    def _wrap(self, parts: dict[str, Any], *, completions: bool = True) -> CausalModel:
         tokenizer = self._tokenizer or parts.get("processing_class")
         if tokenizer is None:
             raise InvalidArgument(
                 "Expected a tokenizer, got none. Give tokenizer=, or processing_class= of the "
                 "Trainer."
             )
-        return CausalModel(parts["model"], tokenizer, batch_size=self._batch_size)
+        return CausalModel(
+            parts["model"], tokenizer, batch_size=self._batch_size, completions=completions
+        )
 
     def _refuse_split_tokens(self, model: CausalModel) -> None:
         """Refuse to train where new tokens are not in the vocabulary: they would prove little."""

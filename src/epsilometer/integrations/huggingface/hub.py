@@ -27,7 +27,7 @@ def push_audit(
     Assumption: you are logged in, and may write there.
 
     Args:
-        audit: Of the model.
+        audit: Audit of the model.
         repo_id: As ``owner/name``.
         revision: The branch; the main one by default.
         create_pr: Propose it in place of committing it.

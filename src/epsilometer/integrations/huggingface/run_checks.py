@@ -55,7 +55,7 @@ class RunChecks:
         self._loader.feed(self._participation)
 
     def close(self) -> None:
-        """Watch no more; the loader is as it was."""
+        """Stop watching and restore the loader."""
         self._loader.close()
 
     @property

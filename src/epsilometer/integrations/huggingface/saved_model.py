@@ -27,7 +27,9 @@ class SavedModel:
 
     def load(self) -> dict[str, Any]:
         """Load canaries, model and reference."""
-        before = None if self.reference is None else _load_model(self.reference)
+        before = None
+        if self.reference is not None:
+            before = _load_model(self.reference, completions=False)
         return {
             "model": _load_model(self.model),
             "planted": load_planted(self.folder),
@@ -35,9 +37,10 @@ class SavedModel:
         }
 
 
-def _load_model(path: Path) -> CausalModel:
+def _load_model(path: Path, *, completions: bool = True) -> CausalModel:
     with needs("transformers", extra="huggingface"):
         from transformers import AutoModelForCausalLM, AutoTokenizer
     more = {"local_files_only": True}
     module = AutoModelForCausalLM.from_pretrained(path, **more)
-    return CausalModel(module, AutoTokenizer.from_pretrained(path, **more))
+    tokenizer = AutoTokenizer.from_pretrained(path, **more)
+    return CausalModel(module, tokenizer, completions=completions)

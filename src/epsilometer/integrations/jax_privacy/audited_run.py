@@ -1,4 +1,4 @@
-"""Audit the JAX loop that is run anyway: its noise, its batches, its books, and canaries in it."""
+"""Audit your normal JAX loop: its noise, batches and books, and canaries in it."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -65,10 +65,10 @@ def audited(
         steps: As of :func:`read_books`.
         noise: Correlated noise that is declared: a noising matrix (array or ``StreamingMatrix``,
             with ``steps``), or a :class:`~epsilometer.conformance.whitening.Whitening`.
-        sensitivity: Of the declared noise's encoder to one record; by default the largest norm of
-            its columns, which holds where a record takes part once per band.
+        sensitivity: Sensitivity of the declared noise's encoder to one record; by default the
+            largest norm of its columns, which holds where a record takes part once per band.
         canaries: How many; half of them are in.
-        seed: Of coins, steps and directions.
+        seed: Seed of coins, steps and directions.
     """
     _validate.positive(noise_multiplier=noise_multiplier, clip_norm=clip_norm)
     _validate.whole(1, records=records)
@@ -108,12 +108,12 @@ def _declare_noise(
         return None, 1.0
     if hasattr(noise, "materialize"):
         if steps is None:
-            raise InvalidArgument("Expected steps= beside a StreamingMatrix, which has no end.")
+            raise InvalidArgument("Expected steps= with a StreamingMatrix, which has no end.")
         noise = np.asarray(noise.materialize(steps), np.float64)
     declared = noise if isinstance(noise, Whitening) else Whitening(noise)
     if sensitivity is None:
         if steps is None:
-            raise InvalidArgument("Expected steps= or sensitivity= beside declared noise.")
+            raise InvalidArgument("Expected steps= or sensitivity= with declared noise.")
         sensitivity = float(np.linalg.norm(declared.make_encoder(steps), axis=0).max())
     _validate.positive(sensitivity=sensitivity)
     return declared, sensitivity
@@ -123,7 +123,7 @@ class Audited:
     """An audit that watches a JAX loop; made by :func:`audited`.
 
     Attributes:
-        privatizer: To be used in place of the one that was given.
+        privatizer: Use it in place of the one that was given.
         watch: What was seen so far.
     """
 
@@ -163,10 +163,10 @@ class Audited:
         claim: Claim | float | None = None,
         confidence: float = 0.95,
     ) -> Audit:
-        """Judge a claim by one who sees every noisy sum, and does not know the batches.
+        """Judge a claim against an adversary who sees every noisy sum, but not the batches.
 
         Args:
-            delta: δ of the claim; not needed beside a ``Claim``.
+            delta: δ of the claim; not needed with a ``Claim``.
             claim: The claimed ε, or a ``Claim``; by default what the books come to at ``delta``.
             confidence: One-sided; what several views cost is paid.
         """
@@ -274,7 +274,7 @@ class Audited:
 
 
 class _Directions:
-    """Orthonormal directions over all parameters, each on coordinates of its own."""
+    """Orthonormal directions over all parameters, each on its own coordinates."""
 
     def __init__(self, count: int, size: int, seed: int) -> None:
         coins, keys = np.random.default_rng(seed).spawn(2)

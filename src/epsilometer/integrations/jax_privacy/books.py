@@ -39,7 +39,7 @@ def read_books(source: Any, *, steps: int | None = None, cycle_length: int = 1) 
     _validate.whole(1, cycle_length=cycle_length)
     if isinstance(source, DpParams):
         if steps is None:
-            raise InvalidArgument("Expected steps= beside DpParams, which do not have them.")
+            raise InvalidArgument("Expected steps= with DpParams, which do not have them.")
         return _read_params(source, steps)
     event = getattr(source, "dp_event", getattr(source, "ledger", source))
     if not is_event(event):

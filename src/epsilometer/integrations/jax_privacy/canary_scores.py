@@ -1,4 +1,4 @@
-"""Score canaries by a user's JAX loop: records that were in by a coin, or were not."""
+"""Score canaries of a user's JAX loop, each included by a coin or not."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def score_canaries(
     Args:
         loss: Called as ``loss(params, record)`` on a tree of one canary, without a batch axis;
             returns a number.
-        params: Of the trained model.
+        params: Parameters of the trained model.
         canaries: Tree of arrays with one canary per row.
         included: Which were in, shape ``(m,)``.
         before: Parameters before training; then scores are by how much the loss fell, so that

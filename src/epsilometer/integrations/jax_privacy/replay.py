@@ -37,7 +37,7 @@ def replay(
         noise_multiplier: σ, in units of ``clip_norm``.
         steps: Calls with fresh keys.
         records: Records that are replaced and removed.
-        seed: From which keys and records are chosen.
+        seed: Seed from which keys and records are chosen.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -101,7 +101,7 @@ class RunWatch:
         return True
 
     def see_batch(self, batch: Any) -> None:
-        """Take the record numbers of the next batch; −1 fills it up."""
+        """Take the record numbers of the next batch, padded by −1."""
         indices = np.asarray(batch)
         if indices.ndim != 1:
             raise InvalidArgument(

@@ -73,8 +73,8 @@ def check(
         records: Records of the training set.
         delta: δ of both ε.
         steps: As of :func:`read_books`.
-        batch_size: Of a loader that does not say it.
-        seed: For watching unknown loaders.
+        batch_size: Batch size, for a loader that does not state it.
+        seed: Seed for watching unknown loaders.
 
     Example:
         >>> import dp_accounting
@@ -205,7 +205,7 @@ def _read_grain(loader: Any, records: int, batch_size: int | None) -> Recognised
 
 def _describe_order(size: int | None, *, order: Sampler | None, words: str = "") -> Recognised:
     if size is None:
-        raise InvalidArgument("Expected batch_size= beside a sampler of Grain that has none.")
+        raise InvalidArgument("Expected batch_size= with a sampler of Grain that has none.")
     name = words or f"{getattr(order, 'words', label_sampler(order))} (Grain)"  # type: ignore[arg-type]
     return Recognised(sampler=order, words=name, batch_size=size)
 

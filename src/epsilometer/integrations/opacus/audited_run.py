@@ -50,7 +50,7 @@ def audited(
     noise: Any = None,
     seed: int = 0,
 ) -> "Audited":
-    """Audit the one training run that is done anyway; the loop stays as it is.
+    """Audit your normal training run; the loop stays as it is.
 
     One line after ``make_private``, ``audit = audited(privacy_engine, optimizer, loader)``, and
     ``audit.result(delta=...)`` after the loop. The audit watches whether the run does what its
@@ -73,7 +73,7 @@ def audited(
         noise: Correlated noise that the optimiser declares (DP-FTRL, matrix factorisation): a
             mixing matrix, or what else ``conformance.whitening.Whitening`` takes. It is whitened
             before it is checked.
-        seed: Of coins, steps and directions.
+        seed: Seed of coins, steps and directions.
     """
     check_engine(privacy_engine, "audited(privacy_engine, optimizer, loader)")
     check_optimizer(optimizer)
@@ -143,7 +143,7 @@ class Audited:
 
     @property
     def steps(self) -> int:
-        """Steps seen so far; those that only accumulate are none."""
+        """Steps seen so far, without those that only accumulate."""
         return self._watch.steps
 
     @property
@@ -175,7 +175,7 @@ class Audited:
             order, or Poisson sampling. It is refused where batches are shuffled.
 
         Args:
-            delta: δ of the bound and of the engine's claim; not needed beside a ``Claim``.
+            delta: δ of the bound and of the engine's claim; not needed with a ``Claim``.
             claim: The claimed ε, or a ``Claim``; by default what the engine reports at ``delta``.
             confidence: One-sided; what it costs to look at several views is paid.
             method: ``one_run`` or ``one_run_fdp``; the other is shown beside it.
@@ -210,7 +210,7 @@ class Audited:
         claim: Claim | float | None = None,
         confidence: float = 0.95,
     ) -> Audit:
-        """Judge the claim by who sees the first and the last weights only; see :meth:`result`."""
+        """Judge the claim against who sees only the first and last weights; see :meth:`result`."""
         request = self._ask(delta, claim, confidence)
         return self._judge(request, [measure_weights], result="final_result")
 
@@ -223,7 +223,7 @@ class Audited:
     ) -> Audit:
         """Judge the claim by :meth:`result` and :meth:`final_result` together.
 
-        Both share the confidence. :meth:`step_result` is judged by a claim of its own.
+        Both share the confidence. :meth:`step_result` is judged by a separate claim.
         """
         request = self._ask(delta, claim, confidence)
         return self._judge(request, [measure_gradients, measure_weights], result="report")

@@ -63,7 +63,8 @@ class Schedule:
         self._slots = self._draw_slots()
 
     def step(self, batches: int = 1) -> NDArray[np.bool_]:
-        """Draw who takes part in the next step, which uses so many batches; shape ``(count,)``."""
+        """Draw who takes part in the next step, which uses this many batches; shape
+        ``(count,)``."""
         _validate.whole(1, batches=batches)
         if isinstance(self.sampler, Poisson):
             return np.asarray(self.rng.random(self.count) < self.chance(batches))
@@ -76,7 +77,7 @@ class Schedule:
         return took
 
     def chance(self, batches: int = 1) -> float:
-        """Return the chance of taking part in a step of so many batches."""
+        """Return the chance of taking part in a step of this many batches."""
         rate = self.sampler.rate if isinstance(self.sampler, Poisson) else None
         return min(1.0, batches * (rate or 1 / self.batches))
 
@@ -90,7 +91,7 @@ class Schedule:
 
 
 class StridedCanaries:
-    """Directions in the space of some tensors, each on coordinates of its own.
+    """Directions in the space of some tensors, each on its own coordinates.
 
     Guarantee: orthonormal to the rounding of float32; independent of everything but ``key``. Noise
         that is independent with scale σ in every coordinate has independent components of scale σ
@@ -100,7 +101,7 @@ class StridedCanaries:
     Args:
         count: How many.
         sizes: Coordinates of each tensor.
-        key: From which the signs follow.
+        key: Key from which the signs follow.
         device: Where the tensors are; one byte per coordinate is kept there.
 
     Example:
@@ -224,7 +225,7 @@ class PlantedCanaries:
         parameters: Which are trained.
         loader: Whose sampling decides when canaries take part.
         count: How many canaries; each is in by its own fair coin.
-        seed: Of coins, steps and directions.
+        seed: Seed of coins, steps and directions.
 
     Attributes:
         included: Which are in, shape ``(m,)``.
@@ -318,5 +319,5 @@ class PlantedCanaries:
 
     @property
     def public_order(self) -> bool:
-        """Whether everybody knows which records are in a batch."""
+        """Whether everyone knows which records are in a batch."""
         return isinstance(self.sampler, Sequential)

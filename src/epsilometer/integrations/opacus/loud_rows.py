@@ -30,9 +30,9 @@ class LoudRows:
 
     Args:
         optimizer: A ``DPOptimizer`` that holds gradients of single records.
-        names: Of its parameters.
+        names: Names of its parameters.
         watch: What is shown to it.
-        seed: Of directions.
+        seed: Seed of directions.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class LoudRows:
         self._batches = 0
 
     def clip(self, own: Own) -> Any:
-        """Clip and add up the batch that the optimiser holds, by its own method."""
+        """Clip and sum the optimiser's batch by its own method."""
         rows = self._find_writable_rows()
         if rows is None:
             return own()

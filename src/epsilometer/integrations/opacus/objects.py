@@ -33,14 +33,14 @@ def is_engine(thing: Any) -> bool:
 
 
 def check_engine(thing: Any, call: str) -> None:
-    """Refuse what is no ``PrivacyEngine``; ``call`` is how the function is called."""
+    """Refuse anything but a ``PrivacyEngine``; ``call`` is how the function is called."""
     if not is_engine(thing):
         kind = type(thing).__name__
         raise InvalidArgument(f"Expected a PrivacyEngine first, got {kind}: {call}.")
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse what is no ``DPOptimizer``, and one that holds shards of gradients."""
+    """Refuse anything but a ``DPOptimizer``, and one that holds shards of gradients."""
     if not isinstance(optimizer, DPOptimizer):
         raise InvalidArgument(
             f"Expected the DPOptimizer that make_private returned, got {type(optimizer).__name__}."
@@ -59,11 +59,11 @@ def is_ghost(optimizer: Any) -> bool:
 
 
 def count_batches(loader: Any) -> int:
-    """Count the batches of an epoch; refuse what is no loader of records that have indices."""
+    """Count the batches of an epoch; refuse what is not a loader of records that have indices."""
     if not isinstance(loader, data.DataLoader):
         raise InvalidArgument(
             f"Expected the DataLoader that make_private returned, got {type(loader).__name__}. "
-            "A PrivacyEngine does not keep its loader: give it beside the engine."
+            "A PrivacyEngine does not keep its loader: pass it with the engine."
         )
     if isinstance(loader.dataset, data.IterableDataset):
         raise InvalidArgument(
@@ -120,7 +120,7 @@ def count_logical_batches(loader: Any) -> int:
 def find_noise(optimizer: Any) -> float:
     """Return the noise multiplier that gradients need, for the one that is booked.
 
-    Adaptive clipping also releases how many records were not clipped, with noise of its own: then
+    Adaptive clipping also releases how many records were not clipped, with its own noise: then
     gradients need more, so that both together are what is booked (Andrew et al. 2021, Theorem 1).
     """
     booked, count = float(optimizer.noise_multiplier), getattr(optimizer, "unclipped_num_std", None)

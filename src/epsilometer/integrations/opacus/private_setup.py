@@ -43,7 +43,7 @@ def make_private(
 
     Guarantee: the booked ε is at least the true one, for neighbours with a record zeroed out, or
         removed while the number of batches stays; by ``epsilometer.shuffle_upper``. An epoch that
-        was begun counts as a whole one, and the least noise counts for all.
+        was begun counts as a whole one, and the smallest noise counts for all.
     Assumption: every batch of the returned loader is used for exactly one step. One process; no
         batches are accumulated. Randomness of batches is NumPy's, seeded by the operating system.
 
@@ -57,7 +57,7 @@ def make_private(
         sampler: ``"balls-in-bins"`` or ``"poisson"``.
         physical_size: The most records in a batch; larger ones keep a random subset, and what that
             costs is booked too. By default nothing is cut.
-        seed: For the same batches again; keep it secret.
+        seed: Seed for the same batches again; keep it secret.
         options: Further options of ``PrivacyEngine.make_private``.
 
     Returns:

@@ -217,7 +217,7 @@ def _skip_processing(reason: str) -> Check:
 
 
 def _remark_on_overflow(replayer: StepReplayer) -> list[Check]:
-    """Remark that a record can make gradients infinite: nothing clips what is no number."""
+    """Remark that a record can make gradients infinite: nothing clips what is not a number."""
     if not replayer.endless:
         return []
     return [

@@ -47,14 +47,14 @@ SHARE = LEVEL / 8  # of the level, for what is not noise: clipping, earlier reco
 
 
 class RunWatch:
-    """Watches a run from its next step on.
+    """Watch a run from its next step on.
 
     Args:
         engine: Its ``PrivacyEngine``.
         optimizer: Its ``DPOptimizer``.
         loader: Its loader.
         canaries: What is put into it.
-        seed: Of loud records.
+        seed: Seed of loud records.
         noise: Correlated noise that is declared, as of ``conformance.whitening.Whitening``.
 
     Attributes:
@@ -297,7 +297,7 @@ class RunWatch:
         return self._summariser.summarise(pairs, unit=step.sigma * step.clip)
 
     def _rate(self, batches: int) -> float:
-        """Return the rate at which records enter a step of so many batches."""
+        """Return the rate at which records enter a step of this many batches."""
         return min(1.0, self._canaries.rate * batches)
 
 

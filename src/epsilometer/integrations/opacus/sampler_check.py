@@ -56,7 +56,7 @@ def check(
         delta: δ of both ε.
         epochs: How many are planned; by default what is on the engine's books is checked, and a
             plan of one epoch where no engine is given.
-        seed: For watching unknown samplers.
+        seed: Seed for watching unknown samplers.
     """
     engine = privacy_engine_or_loader
     if not is_engine(engine):
@@ -108,7 +108,7 @@ def _plan(
         noise, rate = max(noise for noise, _, _ in booked), booked[-1][1]
     elif optimizer is None:
         raise InvalidArgument(
-            "Expected the DPOptimizer beside a loader, or an engine that has seen steps, got "
+            "Expected the DPOptimizer with a loader, or an engine that has seen steps, got "
             "neither: how much noise there will be is not known. Give optimizer=."
         )
     else:

@@ -48,7 +48,7 @@ class Setup:
     Attributes:
         records: n.
         divisor: What the step divides the noisy sum by, as measured.
-        rate: At which batches are drawn.
+        rate: Rate at which batches are drawn.
         noise_multiplier: σ.
         clip_norm: C.
         parameters: Coordinates that are trained.
@@ -91,7 +91,7 @@ def replay_setup(
             ``CrossEntropyLoss``.
         claim: What is claimed, if it is to be shown beside.
         delta: δ of a claim that is a number.
-        seed: Of everything random in the set-up and its step.
+        seed: Seed of everything random in the set-up and its step.
 
     Example:
         >>> import torch, warnings
@@ -188,7 +188,7 @@ def compare_setups(
 
 
 def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Setup:
-    """Take one step with what ``make_private`` returned, and see what it divides by."""
+    """Take one step with what ``make_private`` returned, and measure its divisor."""
     if not isinstance(made, Sequence) or len(made) not in (3, 4):
         raise InvalidArgument(
             "Expected make(dataset) to return what make_private returned, (model, optimizer, "
@@ -211,7 +211,7 @@ def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Se
 
 
 def take_dataset(dataset: Any, places: Sequence[int]) -> Any:
-    """Return the data set of the records at some places; a place may come twice."""
+    """Return the data set of the records at some places; a place may occur twice."""
     if type(dataset) is TensorDataset:
         return TensorDataset(*take_records(tuple(dataset.tensors), places))
     if isinstance(dataset, tuple):

@@ -62,7 +62,7 @@ class StepReplayer:
         optimizer: The ``DPOptimizer``.
         loss: As of :func:`replay`.
         batch: As of :func:`replay`.
-        seed: Of the randomness of all steps.
+        seed: Seed of the randomness of all steps.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ def as_step(loss: Loss) -> Callable[[Any, Any], Any]:
     def compute(model: Any, batch: Any) -> Any:
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise InvalidArgument(
-                "Expected a batch (inputs, targets) beside a criterion, got "
+                "Expected a batch (inputs, targets) with a criterion, got "
                 f"{_validate.short(type(batch))}. Give a function loss(model, batch) for others."
             )
         inputs, targets = batch

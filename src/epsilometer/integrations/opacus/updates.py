@@ -71,7 +71,7 @@ class UpdateWatch:
         return len(self._bare)
 
     def begin(self) -> None:
-        """Take note that a private step begins: parameters should be where the last one left."""
+        """Record that a private step begins: parameters should be where the last one left."""
         if self._left is not None and not np.array_equal(
             self._left, self._sketch(self._parameters), equal_nan=True
         ):
@@ -79,16 +79,16 @@ class UpdateWatch:
             self._left = None
 
     def release(self) -> None:
-        """Take note of gradients that have just been given their noise."""
+        """Record gradients that have just received their noise."""
         self._released = self._sketch([each.grad for each in self._parameters])
         self._due = True
 
     def expect(self) -> None:
-        """Take note that noise was added, maybe by another process: the next step is due."""
+        """Record that noise was added, maybe by another process: the next step is due."""
         self._released, self._due = None, True
 
     def check(self) -> Check:
-        """Return what was seen so far."""
+        """Return the observations so far."""
         value: float | None = None
         if self._bare:
             kinds = ", ".join(dict.fromkeys(self._bare))

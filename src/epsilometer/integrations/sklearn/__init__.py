@@ -39,7 +39,7 @@ class Prepared:
     Attributes:
         estimator: Not fitted.
         X: Numbers, nan where one is missing; words by their places.
-        names: Of the columns.
+        names: Names of the columns.
         categorical: Which columns hold places of words, or of bins.
         caveats: What a reader must know.
     """
@@ -62,7 +62,7 @@ def prepare(model: str, features: Table, *, seed: int = 0) -> Prepared:
     Args:
         model: One of ``MODELS``.
         features: The columns to predict from.
-        seed: Of models that are random.
+        seed: Seed of models that are random.
     """
     if model not in MODELS:
         raise InvalidArgument(
@@ -94,7 +94,7 @@ def prepare_regressor(model: str, features: Table, *, seed: int = 0) -> Prepared
     Args:
         model: One of ``REGRESSORS``.
         features: The columns to predict from.
-        seed: Of models that are random.
+        seed: Seed of models that are random.
     """
     if model not in REGRESSORS:
         raise InvalidArgument(
@@ -180,7 +180,7 @@ def _prepare_categorical(features: Table) -> Prepared:
 
 def _check_columns(features: Table) -> None:
     if not features.columns:
-        raise InvalidArgument("Expected columns beside the label to predict it from, found none.")
+        raise InvalidArgument("Expected columns besides the label to predict it from, found none.")
     for column in features.columns:
         if column.words is None and np.isnan(column.values).all():
             raise InvalidArgument(
@@ -212,13 +212,13 @@ class TableModel:
             that returns an estimator.
         drop: Columns that are left out.
         group: Columns whose groups are compared.
-        encoding: Of a text, as Python names it; None: found.
+        encoding: Encoding of a text, by its Python name; None: detected.
         delimiter: What separates cells of a text; None: found.
         decimal: Point or comma of a text's numbers, where the other separates thousands; None:
             found.
         query: What a database is asked, written into the result; None: for its only table.
-        rows: How many records are drawn by chance for the audit; None: all, up to 500,000.
-        seed: Of models that are random, and of what is drawn.
+        rows: How many records are drawn at random for the audit; None: all, up to 500,000.
+        seed: Seed of models that are random, and of what is drawn.
 
     Example:
         >>> import tempfile, pathlib
@@ -294,8 +294,8 @@ class TableModel:
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(3,)))
         drawn = table.take(np.sort(rng.choice(table.rows, self.rows, replace=False)))
         note = (
-            f"{self.rows:,} of {table.rows:,} records were drawn by chance. A model of all shows "
-            "less of each: judged is that of those drawn."
+            f"{self.rows:,} of {table.rows:,} records were drawn at random. A model of all records "
+            "shows less of each; the audited model is that of the records drawn."
         )
         return Table(drawn.columns, (*drawn.notes, note))
 

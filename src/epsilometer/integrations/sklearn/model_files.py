@@ -107,7 +107,7 @@ class OnnxClassifier:
 
     Attributes:
         classes_: The labels, in the order of probabilities.
-        feature_names_in_: Names of inputs, where every column is one of its own.
+        feature_names_in_: Names of inputs, where every column is its own input.
         n_features_in_: Columns, where all are one input.
     """
 
@@ -242,7 +242,7 @@ class FittedTable(TableModel):
         member: Column that says who was in: 1 or 0, yes or no, train or test. None: all were.
         recipe: How models like it are trained: ``"own"``, with the settings of the fitted one; or a
             function that returns an estimator, which takes the columns as the fitted one does.
-            None: nobody knows.
+            None: no one knows.
         reader: ``load_trusted`` loads any file, and may run what it says.
     """
 
@@ -289,7 +289,7 @@ class FittedTable(TableModel):
         if self.recipe is None:
             if self.group:
                 raise InvalidArgument(
-                    "Expected a recipe beside groups: without one no risk of single records is "
+                    "Expected a recipe with groups: without one no risk of single records is "
                     "measured."
                 )
             return {**common, "model": model, "member": member}
@@ -329,8 +329,8 @@ def _say_attacked(member: BoolArray | None, records: int) -> str:
     """Say what was attacked, and of which model leave-one-out risk is."""
     if member is None or member.all():
         return (
-            "Models trained by the recipe were attacked, not the fitted one: nobody is known who "
-            "was outside it, which --member says."
+            "Models trained by the recipe were attacked, not the fitted one: no record is known to "
+            "be outside its training data, which --member would state."
         )
     return (
         "The fitted model was attacked, with reference models trained by the recipe. Leave-one-out "

@@ -165,7 +165,7 @@ class _Feed:
     """What feeds a training: its batch size and its data.
 
     Attributes:
-        module: Where it stands.
+        module: The module that contains it.
         node: The call.
         batch: Its batch size.
         data: Its records.

@@ -1,4 +1,4 @@
-"""Check models and how they are chosen: MODL001 and DATA001."""
+"""Check models and model selection: MODL001 and DATA001."""
 
 import ast
 from collections.abc import Iterator

@@ -21,7 +21,6 @@ _PATCHED = {"add_noise", "clip_and_accumulate"}
 _HOLDERS = re.compile(r"optim|engine|priv|^opt$")
 _SETTINGS = re.compile(r"arg|conf|param|self$")
 _PARAMETERS = {"parameters", "named_parameters", "trainable_variables", "trainable_weights"}
-_NORMS = {"norm", "clip_grad_norm_", "clip_grad_norm", "vector_norm"}
 _CUTS = {"clamp", "clamp_", "min", "minimum", "maximum", "max", "clip"}
 _CLIPS_ONE = {"clip_grad_norm_", "clip_grad_norm", "clip_by_norm"}
 _MAPS = {"tree_map", "map"}

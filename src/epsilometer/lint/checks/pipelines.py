@@ -15,7 +15,7 @@ from epsilometer.lint.suggestion import SIZE, list_numbers
 
 
 def find_pipelines(programs: Programs, _: Feeding) -> Iterator[Place]:
-    """Yield SHUF003, SHUF004 and SHUF005: tf.data and the like, the gravest fault of each."""
+    """Yield SHUF003, SHUF004 and SHUF005: tf.data and the like, the most severe fault of each."""
     known: dict[int, list[Number]] = {}  # by module, each of which is read once
     for roles in programs.roles.values():
         module = roles.module

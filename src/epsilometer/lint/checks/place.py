@@ -1,4 +1,4 @@
-"""Say where a mistake is made, and how grave it is beside an accountant."""
+"""Say where a mistake is made, and how grave it is with an accountant."""
 
 import ast
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def make_place(
 
 
 def judge(beside: Beside, module: Module) -> tuple[Severity, str]:
-    """Return how grave a mistake is beside an accountant, and what that assumes, in words.
+    """Return how severe a mistake is with an accountant, and what that assumes.
 
     It is an error only if an ε that does not hold is computed where the node runs.
     """
@@ -94,7 +94,7 @@ def report_beside(
     replaced: bool = False,
     numbers: dict[str, Number] | None = None,
 ) -> Iterator[Place]:
-    """Yield a mistake that is one only beside an accountant, where private data are fed.
+    """Yield a mistake that is one only with an accountant, where private data are fed.
 
     Args:
         programs: What runs together.

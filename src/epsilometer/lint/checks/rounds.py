@@ -22,7 +22,7 @@ _COPIES = {"deepcopy", "copy", "clone", "fix", "load", "load_model"}
 def find_new_books(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield BOOK005: an engine or accountant made again in every epoch or round of a training.
 
-    Not where a new model is made with it: then every turn is a training of its own.
+    Not where a new model is made with it: then every turn is its own training.
     """
     restores, adds_up = cache(restores_books), cache(_adds_up)  # a file is read once
     turns = _Turns(programs)

@@ -94,7 +94,7 @@ def epsilon_lower_bound(
             the method takes: ``AllRanks()`` for ``calibrated`` and ``one_run``, ``RankSum()`` for
             ``gdp``, ``HoldOut()`` for ``one_run_fdp`` of 200 canaries or more that are not
             counted, ``RankGrid()`` else.
-        seed: For ties, which are broken at random, and rules that split at random. Same seed,
+        seed: Seed for ties, which are broken at random, and rules that split at random. Same seed,
             same bound.
         adjacency: The neighbouring relation the scores were made under; carried along.
         adversary: Whose view the scores are computed from, in words; carried along.

@@ -183,6 +183,6 @@ METHOD = Method(
     exact=True,
     guarantees="The bound exceeds the true ε in at most 1 − confidence of audits, for any attack; "
     "of its statistic no larger bound is valid.",
-    assumes="Runs are independent of each other, and those without the record alike.",
+    assumes="Runs are independent; those without the record are identically distributed.",
     cites=("kairouz2015", "wilks1941", "paulson1942"),
 )

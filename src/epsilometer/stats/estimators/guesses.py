@@ -1,4 +1,4 @@
-"""What both one-run methods share: guessing some canaries in, some out, and abstaining on others.
+"""Parts of both one-run methods: guess some canaries in, some out, and abstain on others.
 
 In one run every canary is in or out by a fair coin. The guesser sees the scores but not the coins,
 so it may place its thresholds on the pooled scores at no cost. Only the ways it tries are paid for.
@@ -38,7 +38,7 @@ _FINE = 1.4  # ratio of neighbouring ranks, where ways are chosen on a part
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Guesses:
-    """Ways of guessing: "in iff score ≥ high, out iff score < low", and how they came out.
+    """Ways of guessing: "in iff score ≥ high, out iff score < low", and their results.
 
     Attributes:
         canaries: How many there are.
@@ -102,7 +102,7 @@ class BestGuess:
 
     @property
     def threshold(self) -> float:
-        """The one that separates "in" from the rest, or "out" from the rest."""
+        """The threshold that separates "in" from the rest, or "out" from the rest."""
         return self.low if np.isnan(self.high) else self.high
 
 
@@ -238,7 +238,7 @@ def _everybody(observed: Observed, threshold: float) -> Guesses:
 
 
 def _in(observed: Observed, high: FloatArray) -> Guesses:
-    """Guesses "in iff score ≥ high" and nobody out."""
+    """Guesses "in iff score ≥ high" and no one out."""
     correct = observed.n_in - count_below(observed, high, outside=False)
     wrong = observed.n_out - count_below(observed, high, outside=True)
     nobody = np.full(high.size, np.nan)
@@ -246,7 +246,7 @@ def _in(observed: Observed, high: FloatArray) -> Guesses:
 
 
 def _out(observed: Observed, low: FloatArray) -> Guesses:
-    """Guesses "out iff score < low" and nobody in."""
+    """Guesses "out iff score < low" and no one in."""
     correct = count_below(observed, low, outside=True)
     wrong = count_below(observed, low, outside=False)
     nobody = np.full(low.size, np.nan)
@@ -300,7 +300,7 @@ def _spread(canaries: int) -> IntArray:
 
 
 def _foresee(ways: Guesses, canaries: int) -> Guesses:
-    """What ways promise for so many other canaries, by Laplace's rule of succession.
+    """What ways promise for that many other canaries, by Laplace's rule of succession.
 
     It leans to one half, so that few guesses which happened to be right promise little.
     """

@@ -3,7 +3,7 @@
 A guess of a canary's coin is right with chance e^ε/(1 + e^ε) at most, whatever is known of the
 other coins (Steinke, Nasr, Jagielski 2023). What δ adds is proved in
 :mod:`epsilometer.stats.guess_looks`, for one look at the guesses and for many at once. ``AllRanks``
-makes looks at fine ranks from the top, from the bottom and from both ends, up to everybody.
+makes looks at fine ranks from the top, from the bottom and from both ends, up to everyone.
 
 **Pairs.** One of each pair is in, by a fair coin, and the higher score is guessed to be it. The
 other face of the coin is a replacement: (ε, δ)-DP of replaced records is used as it is. Of records
@@ -36,7 +36,7 @@ from epsilometer.stats.estimators.guesses import (
 )
 from epsilometer.stats.estimators.method import Found, Method
 from epsilometer.stats.guess_counts import count_right, count_right_pairs, pair_scores
-from epsilometer.stats.guess_looks import Game, compute_slope, find_epsilon, get_family
+from epsilometer.stats.guess_looks import Game, compute_slope, find_epsilon, get_family, is_refuted
 from epsilometer.stats.thresholds import AllRanks, Observed, ThresholdRule
 from epsilometer.stats.tie_orders import choose_order, count_orders, count_orders_of_pairs
 from epsilometer.types import FloatArray, IntArray
@@ -57,7 +57,7 @@ def find(
     rng: np.random.Generator,
     steps: int = 2,
 ) -> Found:
-    """Return the largest ε at which so many right guesses have probability at most ``alpha``.
+    """Return the largest ε at which this many right guesses have probability at most ``alpha``.
 
     Args:
         observed: Scores of canaries.
@@ -128,7 +128,7 @@ def _is_lost_to_delta(game: Game, alpha: float, right: IntArray, epsilon: float)
         return False
     without = replace(game, delta=0.0)
     value, _ = get_family(without, alpha).order(right)
-    return value > 0 and find_epsilon(without, alpha, value) > 2 * epsilon
+    return value > 0 and is_refuted(2 * epsilon, without, alpha=alpha, value=value)
 
 
 def _remark(lost: float) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def _remark(lost: float) -> tuple[str, ...]:
 def p_value(
     canaries: int, made: ArrayLike, correct: ArrayLike, *, epsilon: ArrayLike, delta: float
 ) -> FloatArray:
-    """Bound the chance of so many right guesses if the run is (ε, δ)-DP.
+    """Bound the chance of this many right guesses if the run is (ε, δ)-DP.
 
     With W ~ Bin(r, e^ε/(1+e^ε)) and β = Pr[W ≥ v] it is β + mδ·β·(1 − β)/(v·Pr[W = v]). Of r = m
     some mechanism attains it.

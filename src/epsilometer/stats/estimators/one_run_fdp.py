@@ -61,7 +61,7 @@ class CurveFamily:
     """Mechanisms that each have a trade-off curve, by how much they leak.
 
     Attributes:
-        least_wrong: (right, leak) → the least chance that an event has without the canary which
+        least_wrong: (right, leak) → the smallest chance that an event has without the canary which
             has chance ``right`` with it, or reversed. Convex, and falling in the leak, which is
             1 for the mechanism that is claimed.
         epsilon: (leak, δ) → ε at δ, rounded down.
@@ -146,7 +146,7 @@ def _ask_one(
 
 
 def refutes_gdp(ways: Guesses, mu: FloatArray, level: FloatArray) -> NDArray[np.bool_]:
-    """Return whether so many right guesses have probability at most ``level`` under μ-GDP."""
+    """Return whether this many right guesses have probability at most ``level`` under μ-GDP."""
     return refute_curve(ways, _least_wrong_of_gaussians, mu, level)
 
 
@@ -160,7 +160,7 @@ def refute_curve(
     mu: FloatArray,
     level: FloatArray,
 ) -> NDArray[np.bool_]:
-    """Return whether so many right guesses have probability at most ``level`` under f-DP.
+    """Return whether this many right guesses have probability at most ``level`` under f-DP.
 
     If they had more, the chances of exactly i right guesses would obey the recursion of the
     paper's Algorithm 3, started from the level. It raises their sum above the share of canaries

@@ -35,7 +35,7 @@ class Frontier:
     """What a mechanism of some merit can do, read both ways; the two are inverse to each other.
 
     Attributes:
-        least_fpr: (TPR, merit, δ) → the least FPR at which it can have that TPR.
+        least_fpr: (TPR, merit, δ) → the smallest FPR at which it can have that TPR.
         most_tpr: (FPR, merit, δ) → the largest TPR it can have at that FPR.
     """
 

@@ -158,23 +158,28 @@ def test_bad_features_and_modules_are_refused() -> None:
         pdtp(nn.Linear(4, 3), X, Y, records=FEW, engine=HERE)
 
 
-def test_values_are_of_the_record_and_not_of_training_again() -> None:
-    """With common random numbers values differ from the null floor; with fresh ones they do not.
-
-    Fresh seeds for each of two fits, as other tools have it, measure re-initialisation: removing a
-    record, or nothing, then gives values of one law.
-    """
+def trained_on_measurements() -> tuple[NetworkClassifier, Any, Any, Any]:
     features, places = load_breast_cancer(return_X_y=True)
-    features = StandardScaler().fit_transform(features)
-    records = np.arange(0, 500, 25)
     module = nn.Sequential(nn.Linear(30, 16), nn.ReLU(), nn.Linear(16, 2))
     model = NetworkClassifier(
         module, epochs=5, batch_size=64, optimizer=SGD(momentum=0.9), learning_rate=0.1
     )
+    return model, StandardScaler().fit_transform(features), places, np.arange(0, 500, 25)
+
+
+def test_values_are_of_the_record_and_not_of_training_again() -> None:
+    """With common random numbers values differ from the null floor."""
+    model, features, places, records = trained_on_measurements()
     found = pdtp(model, features, places, records=records, engine=HERE)
     assert found.floor is not None
     assert scipy.stats.mannwhitneyu(found.values, found.floor).pvalue < 1e-3
     assert np.median(found.values) < np.median(found.floor) / 3
+
+
+@pytest.mark.slow
+def test_fresh_seeds_measure_training_again() -> None:
+    """As other tools have it: removing a record, or nothing, then gives values of one law."""
+    model, features, places, records = trained_on_measurements()
 
     def fresh(shift: int, *, removed: bool) -> Any:
         """|Δ ln p| at each record between two fits with seeds of their own."""

@@ -64,6 +64,7 @@ def test_a_toolbox_flags_nearly_everybody() -> None:
     found = dtp_over(GaussianNB(), case["X"], case["y"], case["X"])
     np.testing.assert_allclose(found.binned, case["art_like_ln"], rtol=TIGHT, atol=TIGHT)
     assert (np.sum(found.binned > 1), np.sum(own.binned > 1)) == (502, 12)
+    assert np.sum(own.values > 1) == 35  # docs/papers/long2017.md
 
 
 def coded(inputs: dict[str, Any]) -> tuple[Any, Any, list[int]]:

@@ -86,7 +86,7 @@ class Performance:
         f1: Harmonic mean of the two.
         at_low_fpr: TPR at low FPR.
         bound: ε that no claim can be below, from one run.
-        confidence: Of each interval.
+        confidence: Confidence of each interval.
         caveats: What a reader must know.
     """
 
@@ -138,7 +138,7 @@ def evaluate(
         member: Who was in, shape ``(n,)``.
         coins: Whether each record was put in or left out by its own fair coin.
         delta: δ of the bound.
-        confidence: Of the bound, one-sided, and of each interval.
+        confidence: Confidence of the bound, one-sided, and of each interval.
         fpr: Low false positive rates to look at.
 
     Example:

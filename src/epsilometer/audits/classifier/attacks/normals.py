@@ -47,7 +47,7 @@ def fit_normals(
     Args:
         values: Confidences, shape ``(models, n)``.
         where: Which models count for each record, shape ``(models, n)``.
-        variance: Of each record's own models, or of all together about their own centres.
+        variance: Variance of each record's own models, or of all together about their own centres.
         centre: Mean or median.
 
     Example:

@@ -111,7 +111,7 @@ def threshold(
 
 
 def find_best_cut(values: FloatArray, member: BoolArray) -> float:
-    """Return a cut between insiders above and outsiders below, of the highest balanced accuracy.
+    """Return the cut between insiders and outsiders with the highest balanced accuracy.
 
     Example:
         >>> find_best_cut(np.array([1.0, 2.0, 4.0, 5.0]), np.array([False, False, True, True]))
@@ -282,7 +282,7 @@ def lira(
             record's own centre, which is better where models are few. ``"auto"``: ``"record"``
             where every record has 32 models on either side. Always divided by the number of
             models, not one less.
-        centre: Of a record's models.
+        centre: Mean over a record's models.
 
     Example:
         >>> member = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], bool)

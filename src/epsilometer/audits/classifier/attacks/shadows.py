@@ -1,4 +1,4 @@
-"""Train one pool of shadow models for all attacks, and ask each about every record.
+"""Train one pool of shadow models for all attacks, and query each about every record.
 
 Models come in pairs. The first of a pair is trained on the records that fair coins put in (or on a
 random half), the second on all others. So every record is in exactly half of an even number of
@@ -54,8 +54,9 @@ class ShadowPool:
         member: Who was in which, shape ``(models, n)``.
         labels: Place of each record's label among ``classes``, shape ``(n,)``.
         classes: The labels themselves.
-        train_accuracy: Of each model on the records it was trained on, shape ``(models,)``.
-        test_accuracy: Of each on the others.
+        train_accuracy: Accuracy of each model on the records it was trained on, shape
+            ``(models,)``.
+        test_accuracy: Accuracy of each model on the other records.
         kept: Whether all classes were kept, or the own label and the rest.
         coins: Whether every record was put in or left out by its own fair coin, so that a model
             of the pool can be audited as one run.
@@ -88,7 +89,7 @@ class ShadowPool:
         Args:
             log_proba: ln p, shape ``(models, n, classes)``; columns in the order of sorted labels.
             member: Who was in which, shape ``(models, n)``.
-            labels: Of the records, shape ``(n,)``.
+            labels: Labels of the records, shape ``(n,)``.
 
         Example:
             >>> p = np.full((4, 3, 2), 0.5)
@@ -222,7 +223,8 @@ def show_logs(log_proba: ArrayLike, decimals: int | None) -> FloatArray:
 
     Args:
         log_proba: ln p, shape ``(…, classes)``.
-        decimals: To which they are rounded; None: not at all. −1: the likeliest class alone.
+        decimals: Decimals to which they are rounded; None: not at all. −1: the likeliest class
+            alone.
 
     Example:
         >>> np.exp(show_logs(np.log([[0.337, 0.663]]), 1)).round(2)
@@ -245,7 +247,7 @@ def show_logs(log_proba: ArrayLike, decimals: int | None) -> FloatArray:
 
 
 def hide_digits(pool: ShadowPool, decimals: int | None) -> ShadowPool:
-    """Return the pool as an adversary has it who is shown so many decimals; see ``show_logs``."""
+    """Return the pool as an adversary has it who is shown this many decimals; see ``show_logs``."""
     if decimals is None:
         return pool
     return replace(pool, log_proba=np.stack([show_logs(p, decimals) for p in pool.log_proba]))
@@ -282,7 +284,7 @@ def shadow_pool(
             ``"halves"`` takes halves of equal size, as the paper does.
         keep: ``"own"`` keeps two numbers per record instead of one per class: ln p of its own label
             and of all others together, which is all that LiRA, RMIA and loss thresholds need.
-        seed: From which records and the seeds of training are drawn.
+        seed: Seed from which records and the seeds of training are drawn.
         engine: What executes training, processes of this machine by default; a model is a unit.
         directory: Where the pool lives, so that the same call can finish or extend it.
         listen: Callbacks that receive events.
@@ -344,7 +346,7 @@ class Halves(ABC):
 
     Attributes:
         records: How many there are.
-        seed: Of all models.
+        seed: Seed of all models.
         draw: Who is in a model.
         first: Number of the model that is unit 0.
     """
@@ -386,7 +388,7 @@ class Training(Halves):
 
     Attributes:
         fit: ``fit(X, y, seed)`` trains, and returns what predicts ln p.
-        features: Of all records.
+        features: Features of all records.
         labels: Places of their labels among the classes.
         classes: How many.
         keep: What is kept of predictions.
@@ -499,7 +501,7 @@ def _train_block(
     engine: Engine,
     listen: Sequence[Listener],
 ) -> list[Arrays]:
-    """Train models ``first`` to ``last``, a run of their own."""
+    """Train models ``first`` to ``last``, as a separate run."""
     block = replace(training, first=first)
     plan = Plan(
         audit="shadow_pool",

@@ -36,7 +36,7 @@ _JUDGED = (NoRecordInFile, NoRecordInAnswers, PdtpAtMost, AdvantageAtMost, Caugh
 
 @dataclass(frozen=True, eq=False)
 class FittedClassifier:
-    """A classifier that is fitted already, of which nobody can train another like it.
+    """A classifier that is fitted already, of which no one can train another like it.
 
     Its file is searched for records, and its losses on people inside are compared with those on
     people outside. Without a recipe no reference model can be trained, so that stronger attacks and
@@ -46,7 +46,7 @@ class FittedClassifier:
     Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
         attacks, and certain where records are in the file.
     Assumption: one record per row; people outside are drawn from the same population as those
-        inside, and nobody chose them by the model's answers.
+        inside, and no one chose them by the model's answers.
 
     Attributes:
         model: Fitted, with ``predict_proba`` and ``classes_`` as of scikit-learn.
@@ -56,7 +56,7 @@ class FittedClassifier:
         published_as: What others are given: ``"file"``, ``"api"`` or ``"labels"``.
         model_file: The file that is to be published; its bytes are searched beside the model.
         decimals: With how many decimals an API shows probabilities; None: all.
-        rules: By which it is judged; by default those of ``Classifier``.
+        rules: Rules that judge it; by default those of ``Classifier``.
         title: What is audited, in words; the model's class by default.
         caveats: What a reader must know beforehand.
         source: Where the records came from, if from a file.
@@ -131,8 +131,8 @@ class FittedTask:
         codes: Positions of the records' labels among them.
         member: Who the model was trained on.
         content: Bytes of the model's file, if there is one.
-        confidence: Of the verdict.
-        seed: From which all randomness follows.
+        confidence: Confidence of the verdict.
+        seed: Seed of all randomness.
     """
 
     def __init__(self, subject: FittedClassifier, request: Request) -> None:

@@ -104,8 +104,8 @@ def lipschitz_bound(parameters: Any, without: Any, *, lipschitz: float) -> Float
     Assumption: |ln p_u(y | x) − ln p_v(y | x)| ≤ lipschitz · max|u − v| for all x and y that count.
 
     Args:
-        parameters: Of the model trained on all records, shape ``(d,)``.
-        without: Of models trained without one record each, shape ``(records, d)``.
+        parameters: Parameters of the model trained on all records, shape ``(d,)``.
+        without: Parameters of models trained without one record each, shape ``(records, d)``.
         lipschitz: The constant L.
 
     Example:

@@ -18,9 +18,9 @@ class Chosen:
 
     Attributes:
         records: Row numbers.
-        screened: Which of them a screen chose; the others were then drawn by chance from those it
+        screened: Which of them a screen chose; the others were then drawn at random from those it
             did not choose.
-        unseen: With 95 % confidence at most so many records have a larger value than the largest
+        unseen: With 95 % confidence at most this many records have a larger value than the largest
             here; 0 where all were measured, None where the caller chose them.
     """
 

@@ -22,9 +22,9 @@ class Removable(ABC):
     others share its probability. A row of nan says that the model has no prediction there (0/0).
 
     Args:
-        features: Of the records it was fitted to.
+        features: Features of the records it was fitted to.
         y: Their labels.
-        priors: Of the classes, as the estimator was given them; None: none were given.
+        priors: Priors of the classes that the estimator was given, or None.
         counted: Whether priors that were not given are the shares of the classes, or all equal.
 
     Attributes:
@@ -106,7 +106,7 @@ class Removable(ABC):
 
 
 def check_width(queries: Any, width: int) -> None:
-    """Refuse queries that have not so many columns."""
+    """Refuse queries with another number of columns."""
     if queries.shape[1] != width:
         raise InvalidArgument(f"Expected queries of {width} features, got {queries.shape[1]}.")
 

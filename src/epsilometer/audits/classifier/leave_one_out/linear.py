@@ -29,7 +29,7 @@ class LeastSquares(Removable):
     :math:`s_t\, x^\top A^{-1} x_t\, e / (1 - h)` (Sherman and Morrison). An intercept is a column
     without a penalty, so that centring is part of it.
 
-    "balanced" weights of everybody change with a record, in the same way for all records of a
+    "balanced" weights of everyone change with a record, in the same way for all records of a
     class: each class has its own fit, with all records and the weights without one.
 
     Neither ``RidgeClassifier`` nor ``LinearRegression`` gives probabilities: ``decision_logs``
@@ -186,7 +186,7 @@ class RidgeFit:
     def _augment(
         self, design: FloatArray, targets: FloatArray, weights: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Write ridge as plain least squares: the penalty is a record of its own per column."""
+        """Write ridge as plain least squares: the penalty is one additional record per column."""
         roots = np.sqrt(weights)[:, None]
         if not self._penalty:
             return roots * design, roots * targets

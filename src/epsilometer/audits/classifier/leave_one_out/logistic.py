@@ -43,7 +43,7 @@ class LogisticMinimiser(Removable):
     All that costs a look at every record. Where records are many and classes two, a record's own
     prediction without it is taken from a series, if its error is proven to be below 10⁻⁶.
 
-    "balanced" weights of everybody change with a record, in the same way for all records of a
+    "balanced" weights of everyone change with a record, in the same way for all records of a
     class; there each class has its own start, with all records and the weights without one.
     The solver and its tolerance do not matter.
     """

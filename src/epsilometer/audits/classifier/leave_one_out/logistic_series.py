@@ -38,8 +38,8 @@ class Series:
     Args:
         design: Features of all records, with their intercept.
         codes: Their classes, 0 or 1.
-        weights: Of their losses.
-        penalty: Of the coefficients.
+        weights: Weights of their losses.
+        penalty: Penalty of the coefficients.
         at: The minimiser with all records.
         slope: The gradient there, which is rounding.
         factor: Upper triangular factor U of the Hessian there.
@@ -112,7 +112,7 @@ class Series:
     def _bound(
         self, records: IntArray, penalties: FloatArray, moves: FloatArray, left: FloatArray
     ) -> FloatArray:
-        """Bound errors of ln p where so much is left of the series' gradient."""
+        """Bound errors of ln p where this much is left of the series' gradient."""
         sizes, lengths = np.linalg.norm(moves, axis=1), self._lengths[records]
         penalised = self._penalty > 0
         share = 1 - penalties[:, penalised] / self._penalty[penalised]

@@ -146,7 +146,7 @@ class CountModel(Removable):
     number of these records are all that the model knows.
 
     Attributes:
-        smooths_each: Whether each feature may have an α of its own.
+        smooths_each: Whether each feature may have its own α.
     """
 
     smooths_each = False
@@ -219,7 +219,7 @@ class CountModel(Removable):
 
 
 class MultinomialModel(CountModel):
-    """How often each class has each feature, as a share of all its features."""
+    """The frequency of each feature in each class, as a share of all its features."""
 
     smooths_each = True
 
@@ -281,7 +281,7 @@ class BernoulliModel(CountModel):
     """How many records of each class have each feature."""
 
     def read_settings(self, estimator: Any) -> None:
-        """Keep the threshold above which a feature is there."""
+        """Keep the threshold above which a feature is present."""
         self._threshold = estimator.binarize
 
     def encode(self, X: Any) -> Any:  # noqa: N803

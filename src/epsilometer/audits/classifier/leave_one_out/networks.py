@@ -46,13 +46,13 @@ class NetworkClassifier:
         module: The architecture.
         epochs: Passes over the records.
         batch_size: Records of a step.
-        learning_rate: Of the mean gradient.
-        optimizer: ``"adam"``, ``"sgd"``, or one of :mod:`~epsilometer.networks.optimizers` with
-            parameters of its own.
+        learning_rate: Learning rate for the mean gradient.
+        optimizer: ``"adam"``, ``"sgd"``, or one of :mod:`~epsilometer.networks.optimizers` with its
+            own parameters.
         loss: ``loss(outputs, classes)``, one number per record; cross-entropy by default.
         initial: ``"fresh"``: first weights are drawn from ``random_state``, as ``reset_parameters``
             of each layer would; ``"given"``: they are those of the module.
-        random_state: Of first weights, batches and dropout; None counts as 0.
+        random_state: Random state of first weights, batches and dropout; None counts as 0.
         device: ``"cpu"`` or ``"cuda"``.
         at_once: Leave-one-out models that are trained at once; as many as are quick by default.
 
@@ -83,7 +83,7 @@ class NetworkClassifier:
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def set_params(self, **changed: Any) -> "NetworkClassifier":
-        """Change what it was made of."""
+        """Change its parameters."""
         unknown = sorted(set(changed) - {part.name for part in fields(self)})
         if unknown:
             raise InvalidArgument(f"Expected parameters of NetworkClassifier, got {unknown}.")
@@ -114,7 +114,7 @@ class NetworkClassifier:
         return np.exp(self.predict_log_proba(X))
 
     def predict_log_proba(self, X: Any) -> FloatArray:  # noqa: N803
-        """Return their logarithms, in double precision."""
+        """Return the logarithms of probabilities, in double precision."""
         if not hasattr(self, "network_"):
             raise InvalidArgument("Expected a classifier that was fitted. Call fit first.")
         return self.network_.ask(self._model, X)
@@ -135,10 +135,10 @@ class Networks(Fits):
 
     Attributes:
         how: Module and training.
-        features: Of all records, as float32.
-        places: Of their labels among the classes.
+        features: Features of all records, as float32.
+        places: Places of their labels among the classes.
         classes: How many.
-        seed: Of first weights, batches and dropout.
+        seed: Seed of first weights, batches and dropout.
         block: Models trained at once.
         alone: Whether it fills a card by one process.
         caveats: What a reader must know.
@@ -156,7 +156,7 @@ class Networks(Fits):
 
     @classmethod
     def prepare(cls, how: NetworkClassifier, X: Any, y: Any, *, seed: int) -> "Networks":  # noqa: N803
-        """Refuse what cannot be trained."""
+        """Refuse networks that cannot be trained."""
         with needs("torch", extra="torch"):
             import torch
         if not isinstance(how.module, torch.nn.Module):

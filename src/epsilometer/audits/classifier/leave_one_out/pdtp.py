@@ -8,7 +8,7 @@ but t. It looks at the record's own features only. DTP looks at all features the
 A probability that is shown with few decimals stands for the centre of its bin. What decides then is
 the smaller of two changes, class by class: that of the probability as shown, and that at full
 precision. Shown alone, a probability that barely crosses the edge of a bin moves by ln 3; at full
-precision alone, one that goes from 10⁻¹² to 10⁻¹⁰ does, and nobody sees it.
+precision alone, one that goes from 10⁻¹² to 10⁻¹⁰ does, and no one sees it.
 """
 
 import dataclasses
@@ -63,8 +63,8 @@ class Pdtp:
         edge: Binned above 1 only because a probability crossed an edge of its bin.
         floor: What a refit with nothing removed and another seed gives, where training is random.
         of: How many records there are in all.
-        screened: Which of them a screen chose; the others were drawn by chance from the rest.
-        unseen: With 95 % confidence at most so many records have a larger value than the
+        screened: Which of them a screen chose; the others were drawn at random from the rest.
+        unseen: With 95 % confidence at most this many records have a larger value than the
             largest here; 0 where all were measured, None where the caller chose them.
         path: How it was computed: "exact: Gaussian naive Bayes", "refits", ….
         caveats: What a reader must know.
@@ -130,7 +130,7 @@ def pdtp(
         ranked: How a screen ranks all records, in place of ``screen_records``.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record, or
             held as fitted to all.
-        seed: Of the sample, and of refits.
+        seed: Seed of the sample, and of refits.
         engine: What refits run on.
         directory: Where refits are kept, so that they can be resumed.
         patience: Seconds that refits may take; more is refused before it begins.
@@ -492,7 +492,7 @@ def bin_centres(probability: Any, decimals: int = DECIMALS) -> FloatArray:
 
 
 def show(log_proba: FloatArray, decimals: int | None) -> FloatArray:
-    """Return probabilities as they are shown: the centres of bins; as they are where None."""
+    """Return probabilities as shown: the centres of bins, or unchanged where None."""
     if decimals is None:
         return np.exp(log_proba)
     _validate.whole(1, decimals=decimals)
@@ -500,7 +500,7 @@ def show(log_proba: FloatArray, decimals: int | None) -> FloatArray:
 
 
 def find_flips(full: FloatArray, without: FloatArray) -> BoolArray:
-    """Return which records change their predicted class when they leave."""
+    """Return the records whose predicted class changes when they are left out."""
     return np.asarray(predict_class(full) != predict_class(without))
 
 
@@ -534,7 +534,7 @@ def dtp_exact(
 
     Guarantee: the maximum over the whole domain and all classes; ``query`` counts through the
         domain with the last column fastest.
-    Assumption: nobody can ask about values outside the domain.
+    Assumption: no one can ask about values outside the domain.
 
     Args:
         estimator: As for ``pdtp``.

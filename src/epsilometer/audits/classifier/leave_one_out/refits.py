@@ -56,10 +56,10 @@ class LeaveOneOut:
     ``without`` is ``(records, queries, classes)``.
 
     Attributes:
-        full: Of the model trained on all records.
-        without: Of the model trained without the record.
-        null: Of a model trained on all with another seed: ``full`` itself where training is not
-            random.
+        full: ln p under the model trained on all records.
+        without: ln p under the model trained without the record.
+        null: ln p under a model trained on all with another seed: ``full`` itself where training is
+            not random.
         path: How it was computed.
         caveats: What a reader must know.
     """
@@ -94,7 +94,7 @@ class Fits(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what determines the answers beside the seed; arrays and objects too."""
+        """Return what determines the answers apart from the seed; arrays and objects too."""
 
     @abstractmethod
     def whole(self, queries: Any, *, seed: int | None) -> FloatArray:
@@ -144,7 +144,7 @@ def refit(
         y: Labels.
         records: Which are left out, as row numbers.
         queries: Features to ask about instead of each record's own.
-        seed: Of training, and of the null floor.
+        seed: Seed of training, and of the null floor.
         engine: What executes the refits; processes of this machine by default.
         directory: Where they are kept, so that the same call can finish them after a crash.
         patience: Seconds that they may take; more is refused before it begins.
@@ -261,7 +261,7 @@ class Refits(Fits):
         return found[0] if queries is None else found
 
     def _fit(self, model: Any, rows: Any, queries: Any, *, seed: int) -> FloatArray:
-        """Fit to some rows, and ask."""
+        """Fit to some rows, and predict."""
         with seed_globals(seed):
             model.fit(take_rows(self.features, rows), self.labels[rows])
             found = predict_logs(model, queries, classes=self.classes)

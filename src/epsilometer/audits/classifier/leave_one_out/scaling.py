@@ -34,10 +34,10 @@ class Peeled:
         last: The estimator.
         features: As they would reach it unscaled, ``(records, columns)``.
         centre: What scaling subtracts, with all records.
-        spread: By what it divides, with all records.
+        spread: Standard deviation by which it divides, with all records.
         scalers: The columns of each scaler, and the scaler.
         changed: Records without which preprocessing changes in another way.
-        filling: Of each record, which of the ways to fill gaps is that without it; 0 is that with
+        filling: Which way to fill gaps is that without each record; 0 is that with
             all records, in which the features here are filled.
         rotated: Whether the columns are rotated at the end.
         steps: Names of the steps.

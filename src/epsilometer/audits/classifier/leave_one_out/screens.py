@@ -2,7 +2,7 @@
 
 A screen is a guess: it orders records, and says nothing about how large a PDTP is. How well each
 follows the exact order was measured (benchmarks/screens.md), and no screen follows it for every
-model. So a screen never clears a record: what it did not choose is sampled by chance
+model. So a screen never clears a record: what it did not choose is sampled at random
 (``choose_records``).
 """
 
@@ -67,7 +67,7 @@ def screen_records(
         X: Features.
         y: Labels.
         screen: Which.
-        seed: Of the halves, and of training.
+        seed: Seed of the halves, and of training.
         engine: What trains models of halves.
 
     Example:

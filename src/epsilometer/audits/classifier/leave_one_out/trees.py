@@ -51,10 +51,10 @@ class RandomDecisionTrees(_LeafClassifier):
         trees: How many.
         depth: Questions from root to leaf.
         bounds: Least and largest value, of all features, or shape ``(features, 2)``.
-        smoothing: Laplace's: so many records of each class are added to each leaf.
+        smoothing: Laplace's: this many records of each class are added to each leaf.
         average: "arithmetic" over trees as in Fan et al.; "geometric" as in training_privacy's
             Proposition 6.8, which is proved before the classes are made to sum to 1, as here.
-        seed: Of the structure.
+        seed: Seed of the structure.
 
     Example:
         >>> model = RandomDecisionTrees(trees=50, depth=3).fit([[0.1], [0.2], [0.9]], [0, 0, 1])
@@ -182,7 +182,7 @@ class FixedStructure(_LeafClassifier):
     Fitting counts labels in the leaves and does not change the questions. Leave-one-out of this
     asks how much a record shows in the *counts*, given that the structure is public or was
     learned from others; it is not that of a ``DecisionTreeClassifier``, whose structure moves too.
-    A leaf that nobody is in answers as its nearest ancestor that somebody is in.
+    A leaf that no one is in answers as its nearest ancestor that someone is in.
 
     Args:
         tree: A fitted ``DecisionTreeClassifier`` or ``ExtraTreeClassifier``, without class

@@ -25,7 +25,7 @@ class RegressorResults(PublishedResults):
     task: RegressorTask
 
     def make_audit(self, provenance: Provenance) -> Audit:
-        """Return the audit: what the rules say, with all that it rests on."""
+        """Return the audit: the outcomes of the rules, and their evidence."""
         subject = self.task.subject
         rules, attacks = self._judge()
         result = Audit(
@@ -86,7 +86,7 @@ class RegressorResults(PublishedResults):
 
     @property
     def measured(self) -> Measured:
-        """What rules look at."""
+        """What rules use."""
         return Measured(
             risk=self.risk,
             floor=self._floor,

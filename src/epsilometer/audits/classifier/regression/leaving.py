@@ -34,10 +34,10 @@ class Left:
 
     Attributes:
         records: Which were left out.
-        full: Of the model trained on all records.
-        without: Of the model trained without the record.
-        null: Of a model trained on all with another seed.
-        drawn: Whether the records were drawn by chance, or are all.
+        full: ln p under the model trained on all records.
+        without: ln p under the model trained without the record.
+        null: ln p under a model trained on all with another seed.
+        drawn: Whether the records were drawn at random, or are all.
         path: How it was computed.
         caveats: What a reader must know.
     """
@@ -67,7 +67,7 @@ def leave_out(
 
     Guarantee: what ``path`` calls exact agrees with refitting; the same arguments give the same
         bytes. Without ``records``, all are left out of exact families and of tables of up to 2,000
-        records; of others 500 that are drawn by chance, or so many that their number times that of
+        records; of others 500 that are drawn at random, or so many that their number times that of
         the records is 2 million, at least 40.
     Assumption: as of ``epsilometer.pdtp``.
 
@@ -113,8 +113,8 @@ def leave_out(
     caveats = [*inner.caveats, *found.caveats]
     if records is None and wanted is not None:
         caveats.append(
-            f"{chosen.records.size} of {targets.records:,} records were drawn by chance and left "
-            "out, since each needs a fit of its own."
+            f"{chosen.records.size} of {targets.records:,} records were drawn at random and left "
+            "out, since each needs a separate fit."
         )
     return Left(
         records=chosen.records,

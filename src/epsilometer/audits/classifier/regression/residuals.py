@@ -73,7 +73,7 @@ def make_pool(predictions: FloatArray, member: BoolArray, values: FloatArray) ->
     changes nothing has scores that say nothing.
 
     Args:
-        predictions: Of each model at all records, shape ``(models, records, outputs)``.
+        predictions: Predictions of each model at all records, shape ``(models, records, outputs)``.
         member: Who was in which, shape ``(models, records)``.
         values: What is to be predicted, shape ``(records, outputs)``.
 

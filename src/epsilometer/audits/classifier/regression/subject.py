@@ -63,7 +63,7 @@ class Regressor(PublishedModel):
         rounding: An API rounds predictions to multiples of it; None: it does not.
         noise: Standard deviation of normal noise that an API adds to every answer; None: none.
         records: Which are left out one by one: row numbers, ``"sample:500"``; None: all, or 500
-            where each of more than 2,000 needs a fit of its own; fewer of more than 4,000, at
+            where each of more than 2,000 needs its own fit; fewer of more than 4,000, at
             least 40.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
             (``"refit"``), or held as fitted to all (``"fixed"``).
@@ -72,10 +72,10 @@ class Regressor(PublishedModel):
             of predictions are judged.
         shadows: Models in the pool of shadows; all of them are attacked.
         groups: Column → group of each record, to see whether some are more at risk.
-        rules: By which it is judged.
-        feature_names: Of the columns of X.
+        rules: Rules that judge it.
+        feature_names: Names of the columns of X.
         categorical: Which columns of X are mere names of something.
-        record_names: Of the records, for ``records.csv`` in the run's directory alone.
+        record_names: Names of the records, for ``records.csv`` in the run's directory alone.
         show_records: Write row numbers of the riskiest records into the result.
         title: What is audited, in words; the estimator's class by default.
         caveats: What a reader must know beforehand.

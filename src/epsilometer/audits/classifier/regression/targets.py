@@ -20,7 +20,7 @@ class Targets:
         fitted: As ``fit`` takes it.
         values: What predictions are compared with, shape ``(records, outputs)``. Of times until an
             event: whether it happened.
-        times: Of survival models, when each record's time ended; None of others.
+        times: For survival models, when each record's time ended; None for others.
     """
 
     fitted: NDArray[Any]
@@ -96,8 +96,8 @@ class FitRegressor:
 
     Attributes:
         estimator: As of scikit-learn; of survival, with ``predict_cumulative_hazard_function``.
-        features: Of all records.
-        targets: Of all records.
+        features: Features of all records.
+        targets: Targets of all records.
     """
 
     estimator: Any

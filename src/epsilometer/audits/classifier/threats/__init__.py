@@ -1,1 +1,1 @@
-"""Measure threats beside membership: hidden attributes, structure, ranges, use of a dataset."""
+"""Measure threats other than membership: hidden attributes, structure, ranges, use of a dataset."""

@@ -1,4 +1,4 @@
-"""Train models of halves of the records, and ask each about records that were changed."""
+"""Train models on halves of the records, and query each about changed records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,11 +47,11 @@ class Asked:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AskingHalves(Halves):
-    """Classifiers of about half of the records each, asked about changed records.
+    """Classifiers of about half of the records each, queried about changed records.
 
     Attributes:
         fit: Trains, and returns what predicts ln p.
-        features: Of all records.
+        features: Features of all records.
         labels: Places of their labels.
         questions: Question → features of all records, changed in one way after the other.
         decimals: With how many decimals probabilities are shown; None: all. −1: the class alone.
@@ -106,7 +106,7 @@ def ask_models(
     directory: Any = None,
     listen: Sequence[Listener] = (),
 ) -> Asked:
-    """Train an even number of models, and ask each about all records in all ways.
+    """Train an even number of models, and query each about all records in every way.
 
     Args:
         fit: Trains on features and places of labels.
@@ -115,7 +115,7 @@ def ask_models(
         questions: Question → features of all records, changed in one way after the other.
         models: How many, at least 4.
         decimals: With how many decimals probabilities are shown; None: all. −1: the class alone.
-        seed: From which records and the seeds of training are drawn.
+        seed: Seed from which records and the seeds of training are drawn.
         engine: What executes training.
         directory: Where models live, so that the same call can finish them.
         listen: Callbacks that receive events.

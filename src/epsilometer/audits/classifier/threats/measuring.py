@@ -80,12 +80,12 @@ def measure_threats(
         codes: Places of labels.
         classes: The labels.
         threats: Which, as ``attribute:sex``, ``range``, ``structure``, ``usage``.
-        names: Of the columns of X; None: by their numbers.
+        names: Names of the columns of X; None: their numbers.
         categorical: Which columns are names of something; None: none are.
         decimals: With how many decimals probabilities are shown; None: all. −1: the class alone.
         has_file: Whether others are given the model itself, and so its leaves.
         confidence: Of how exactly use is told.
-        seed: Of all that is drawn.
+        seed: Seed of all random draws.
         engine: What executes training.
         directory: Where models are kept.
         listen: Callbacks that receive events.

@@ -1,4 +1,4 @@
-"""Tell whether anybody within a range was trained on, where single records are not known.
+"""Tell whether anyone within a range was trained on, where single records are not known.
 
 The adversary knows some columns of a person and the label, and asks about many records that agree
 in these. If one of the range was in, the model is surer in parts of it than other models are
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from epsilometer.audits.classifier.threats.asking import Asked, read_column, replace_column
-from epsilometer.stats import clusters
 from epsilometer.types import FloatArray, IntArray
 
 _TOP = 4  # of the answers of a range, the highest one in so many counts
@@ -48,8 +47,3 @@ def score_ranges(asked: Asked, question: str) -> FloatArray:
     gains = np.sort(asked.gains(question), axis=2)
     top = max(1, gains.shape[2] // _TOP)
     return np.asarray(gains[:, :, -top:].mean(axis=2))
-
-
-def observe_ranges(asked: Asked, question: str) -> clusters.ScoresByRecord:
-    """Return scores of ranges whose record was in, and of those whose record was not."""
-    return clusters.ScoresByRecord.from_models(score_ranges(asked, question), asked.member)

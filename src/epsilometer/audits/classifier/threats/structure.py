@@ -32,8 +32,8 @@ def measure_structure(
     """Count records by how many share their shown answer.
 
     Answers come in steps where half of the records that a model was not trained on have an answer
-    that it gives others too. A linear model answers everybody otherwise, in
-    the data or not, so that its answers single out nobody.
+    that it gives others too. A linear model answers everyone otherwise, in
+    the data or not, so that its answers single out no one.
 
     Args:
         log_proba: ln p of the model trained on all records, shape ``(records, classes)``.

@@ -19,8 +19,9 @@ class Threat:
         kind: One of ``THREATS``.
         column: The hidden column, by its name; empty where there is none.
         observed: Scores of records inside and outside; None where all records were looked at.
-        threshold: At which scores are compared, where it was fixed before; None: the best.
-        share: Of records that are concerned, where all were looked at.
+        threshold: Threshold at which scores are compared, where it was fixed before; None: the
+            best.
+        share: Share of the records concerned, where all were examined.
         baseline: Share of right guesses without any model; None where there are no guesses.
         note: What was found, in a sentence.
     """

@@ -25,8 +25,8 @@ class UsageError:
 
     Attributes:
         width: By how much the estimated share is off at most, with confidence.
-        records: Of the datasets that were tried.
-        models: On which they were tried.
+        records: Records of the datasets that were tried.
+        models: Models on which they were tried.
     """
 
     width: float
@@ -57,7 +57,7 @@ def measure_usage(
 
     Args:
         asked: What models say of records as they are.
-        confidence: Of the width.
+        confidence: Confidence of the width.
         rng: Draws datasets.
     """
     gains = asked.gains(OWN)[:, :, 0]

@@ -657,6 +657,13 @@ def test_a_precision_has_more_models_attacked(rng: np.random.Generator) -> None:
     assert attacks[1e-6].n_in > attacks[0.15].n_in
 
 
+def test_many_records_are_attacked_through_fewer_models(rng: np.random.Generator) -> None:
+    data = noise(9_000, 2, rng)
+    found = audit(GaussianNB(), data, attacks=("loss",), shadows=32)
+    (caveat,) = [text for text in found.caveats if text.startswith("Attacks were made on")]
+    assert "28 models" in caveat
+
+
 def test_the_trend_over_sizes_says_what_all_records_would_show(rng: np.random.Generator) -> None:
     """A tree learns any number of records by heart, so that nothing changes with size."""
     data = noise(400, 3, rng)

@@ -72,6 +72,8 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 
 SUBJECTS = (Classifier,)
 _MOST_MODELS = 1024  # that are trained for precision
+_SCORES = 2**18  # of one attack, beyond which fewer models are attacked
+_FEWEST_TARGETS = 8
 _WORTH = 0.9  # twice the models must narrow limits to so much of their width
 _PARTS = (2, 4)  # in which the records are cut to train on fewer
 _FEWER = 16  # models of each part
@@ -357,7 +359,12 @@ class ClassifierJob(PublishedJob):
             log_proba, member = self.task.target
             log_proba = show_logs(log_proba, self.task.subject.shown)
             return [log_proba], member[None], find_mismatch(pool, log_proba, member)
-        targets = range(pool.models // 2 * 2)  # whole pairs: every record is in half of them
+        # Whole pairs: every record is in half of them. Limits count records, so that more scores of
+        # as many records hardly narrow them; each target costs attacks on all records.
+        most = pool.models // 2 * 2
+        if self.task.subject.precision is None:
+            most = min(most, max(_FEWEST_TARGETS, _SCORES // pool.records // 2 * 2))
+        targets = range(most)
         return [*targets], pool.member[targets], self._compare_fitted()
 
     def _compare_fitted(self) -> tuple[str, ...]:

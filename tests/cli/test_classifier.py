@@ -228,7 +228,7 @@ def test_rows_are_shown_only_where_asked_and_features_never(csv: Path, tmp_path:
             "200 models without a record take about",
         ),
         ("a,y\n1,b\n2,b\n3,b\n", ["--label", "y"], "at least two classes"),
-        ("y\na\nb\na\nb\n", ["--label", "y"], "beside the label"),
+        ("y\na\nb\na\nb\n", ["--label", "y"], "besides the label"),
         ("a,b,y\n1,,x\n2,,z\n1,,x\n2,,z\n", ["--label", "y"], "'b' is empty"),
         ("a,y\n1,x\n2,?\n1,x\n2,z\n", ["--label", "y"], "1 have none in 'y'"),
         ("a,b;y\n1,2;x\n2,1;z\n", ["--label", "y"], "commas and semicolons both"),

@@ -137,7 +137,7 @@ def draw_weights(module: nn.Module, name: str, into: Tensor, generator: torch.Ge
 
     Args:
         module: Of one model.
-        name: Of the parameter, as ``named_parameters`` has it.
+        name: Name of the parameter, as ``named_parameters`` has it.
         into: The parameter of all models, ``(runs, …)``.
         generator: For all models at once.
     """

@@ -107,7 +107,8 @@ def test_the_weights_after_the_last_round_are_seen_though_nothing_is_evaluated(
     assert len(found.audit.views) == 2
     assert "every round" in found.audit.view("all rounds").bound.adversary
     shared = [bound.confidence for bound in found.audit.bounds]
-    assert shared == pytest.approx([0.975] * 2, abs=1e-4)  # a little is for the noise
+    # A little is for the noise; where everybody takes part, mean and ranks share a view's part.
+    assert shared == pytest.approx([0.975, 0.9875], abs=1e-4)
 
 
 def test_replaced_nodes_are_no_others_and_their_clients_never_train(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ adversary = "worst_case"
 adjacency = "add_remove"
 sampler = "partial:100"
 clip_norm = 0.5
+precision = "float32"
 optimizer = {type = "sgd", momentum = 0.9}
 epochs = 2
 direction = "dirac"

@@ -35,6 +35,8 @@ def test_no_private_word_is_left() -> None:
         ("recommended, 20 steps per epoch, told apart, unless told otherwise", []),
         ("of a side, what was promised, replays and displays", []),
         ("ε = 6 with a record", []),
+        ("An estimate is no bound by so few data sets.", ["data sets", "is no bound", "by so few"]),
+        ("What was released less the sum; unless the sum is 0", ["less the sum"]),
     ],
 )
 def test_words_are_found_and_others_spared(text: str, found: list[str]) -> None:

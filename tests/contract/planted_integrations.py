@@ -28,7 +28,7 @@ _NODES, _CANARIES = 12, 40
 
 
 class People(Dataset):  # type: ignore[type-arg]
-    """Records with a name and a number to predict, all of which the data set tells if asked."""
+    """Records with a name and a number to predict, all of which the dataset tells if asked."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(5)

@@ -49,8 +49,8 @@ def test_an_upper_bound_is_never_shown_smaller_than_it_is(value: float) -> None:
 def test_failed_units_leave_no_judgement_unless_the_claim_falls_anyway() -> None:
     standing = an_audit(claim=a_claim(3.0), provenance=FAILED)
     assert headline(standing) == (
-        "CANNOT JUDGE: ε = 3 was claimed. 3 units failed, and what they would have shown may "
-        "refute the claim."
+        "CANNOT JUDGE: ε = 3 was claimed. 3 units failed; their results might have refuted the "
+        "claim."
     )
     falling = an_audit(provenance=FAILED)
     assert headline(falling).startswith("REFUTED: ε = 1 was claimed")
@@ -59,25 +59,25 @@ def test_failed_units_leave_no_judgement_unless_the_claim_falls_anyway() -> None
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("refuted", "REFUTED: ε = 1 was claimed, the attack proves ε ≥ 2.00 at δ = 1e-05."),
+        ("refuted", "REFUTED: ε = 1 was claimed, but the attack proves ε ≥ 2.00 at δ = 1e-05."),
         (
             "not refuted",
-            "NOT REFUTED: ε = 3 was claimed, only ε ≥ 2.00 at δ = 1e-05 is proved. This audit "
+            "NOT REFUTED: ε = 3 was claimed; only ε ≥ 2.00 at δ = 1e-05 is proved. This audit "
             "could refute claims up to ε = 5.00, and refutes this one 4 times in 5 where the true "
             "ε is 4.00.",
         ),
         (
             "beyond reach",
             "CANNOT JUDGE: ε = 9 was claimed. ε = 9 is beyond reach: even a perfect attack would "
-            "prove only ε ≥ 5 by so few observations.",
+            "prove only ε ≥ 5 from so few observations.",
         ),
         (
             "not valid",
             "CANNOT JUDGE: ε = 1 was claimed. ε ≥ 2 (clopper_pearson) is not a valid bound.",
         ),
         ("no claim", "NO CLAIM: ε ≥ 2.00 at δ = 1e-05 is proved."),
-        ("computed", "REFUTED: ε = 3 was claimed, by computation ε is at least 4.06."),
-        ("proved", "PROVED: ε = 8 was claimed, by computation ε is at most 6.50."),
+        ("computed", "REFUTED: ε = 3 was claimed, but by computation, ε is at least 4.06."),
+        ("proved", "PROVED: ε = 8 was claimed; by computation, ε is at most 6.50."),
         ("release", "RELEASE: The one rule passes."),
         (
             "do not release",
@@ -118,7 +118,7 @@ def test_of_several_views_the_one_that_refutes_is_named() -> None:
         a_view(subject="model", bound=a_bound(epsilon=0.5)),
     )
     assert word_finding(several_views(*views)) == (
-        "ε = 1 was claimed, the attack proves ε ≥ 2.00 at δ = 1e-05 (updates)."
+        "ε = 1 was claimed, but the attack proves ε ≥ 2.00 at δ = 1e-05 (updates)."
     )
 
 

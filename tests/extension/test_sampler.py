@@ -68,7 +68,7 @@ def test_a_sampler_with_a_law_is_audited(outside: ModuleType) -> None:
     expected = em.shuffle_epsilon(noise_multiplier=1.0, steps=10, delta=1e-5)
     assert view.computed.epsilon == expected.epsilon  # ten batches hide a record, not twenty
     assert 0 < audit.epsilon <= audit.upper < np.inf
-    assert audit.subject.startswith("DP-SGD by FirstHalf, 20 steps")
+    assert audit.subject.startswith("DP-SGD with FirstHalf, 20 steps")
 
 
 def test_a_sampler_without_a_law_is_told_what_to_add(outside: ModuleType) -> None:
@@ -120,7 +120,7 @@ def test_commands_take_it_by_name(outside: ModuleType, tmp_path: Path) -> None:
         check=False,
     )
     assert called.returncode == 1, called.stderr  # the ε of Poisson accounting is refuted
-    assert "With FirstHalf the mechanism's ε is between" in " ".join(called.stdout.split())
+    assert "With FirstHalf, the mechanism's ε is between" in " ".join(called.stdout.split())
 
 
 def test_models_are_trained_by_it(outside: ModuleType, rng: np.random.Generator) -> None:

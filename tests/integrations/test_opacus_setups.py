@@ -1,4 +1,4 @@
-"""Set-ups of neighbouring data sets are compared: Opacus divides by ⌊n·q⌋, which n changes."""
+"""Set-ups of neighbouring datasets are compared: Opacus divides by ⌊n·q⌋, which n changes."""
 
 from typing import Any
 

@@ -71,25 +71,25 @@ def test_an_audit_says_all_four_and_what_it_cites() -> None:
 @pytest.mark.parametrize(
     ("result", "part"),
     [
-        (lambda: an_attack(4.5), "What was not refuted was not proved either."),
+        (lambda: an_attack(4.5), "Not refuted does not mean proved."),
         (lambda: an_attack(4.5), "This audit could refute claims up to ε = "),
         (lambda: an_attack(100.0), "ε = 100 is beyond reach"),
         (an_audit(bound=a_bound(valid=False, caveats=("unpaid",))), "is not valid"),
         (an_audit(claim=None), "Nothing was claimed"),
         (an_audit(provenance=a_provenance(units=3, failed=1)), "1 of 3 units failed"),
-        (an_audit(also=(a_bound(epsilon=7.0),)), "deciding nothing: ε ≥ 7 "),
-        (an_audit(estimates=(an_estimate(5.0, method="monte_carlo"),)), "Beside it: ε = 5 "),
+        (an_audit(also=(a_bound(epsilon=7.0),)), "For comparison only: ε ≥ 7 "),
+        (an_audit(estimates=(an_estimate(5.0, method="monte_carlo"),)), "Also: ε = 5 "),
         (
             lambda: an_audit(estimates=(shuffled(),)),
-            "By computation ε is at least",
+            "By computation, ε is at least",
         ),
         (
             an_audit(estimates=(computed(5.0, role="upper", method="gaussian"),)),
-            "By computation ε is at most 5.00 > 1.",
+            "By computation, ε is at most 5.00 > 1.",
         ),
         (
             an_audit(estimates=(computed(5.0, role="reference"),)),
-            "Beside it: ε = 5 at δ = 1e-05",
+            "Also: ε = 5 at δ = 1e-05",
         ),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_posterior_is_explained_by_its_forms() -> None:
     text = " ".join(str(explain(a_posterior())).split())
     for form in FORMS:
         assert f"{form.form}: ε ≥ " in text
-    assert "3 formats share 1 − 0.95" in text
+    assert "3 formats share an error probability of 1 − 0.95" in text
 
 
 @pytest.mark.parametrize("name", ["attack", *AUDITS])

@@ -107,7 +107,7 @@ def test_all_bounds_are_listed() -> None:
     text = as_markdown(full_audit())
     lines = text.splitlines()
     assert lines[0] == (
-        "### ❌ REFUTED: ε = 1 was claimed, the attack proves ε ≥ 2.00 at δ = 1e-05."
+        "### ❌ REFUTED: ε = 1 was claimed, but the attack proves ε ≥ 2.00 at δ = 1e-05."
     )
     by = "1,234 + 567 | RankGrid(ratio=4) |"
     assert f"| clopper\\_pearson | ≥ 2.0000 | 1e-05 | 0.95 one-sided | {by}" in lines

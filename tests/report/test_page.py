@@ -180,7 +180,7 @@ def test_the_first_screen_says_it_all() -> None:
         "ε = 1, as claimed at most 2.7% at most 73.1% ε ≥ 2.00, as proved at least 6.9%",
         "What to do next",
         "sees every gradient",
-        "One has the record, the other does not; all else is the same.",
+        "One contains the record, the other does not; everything else is the same.",
         "claimed ε = 1",
         "not a valid bound",
         "for one record added or removed, batches: Poisson, computed by PLD",
@@ -239,7 +239,7 @@ def test_views_share_scale_figures_and_threat_model() -> None:
     shown = Skeleton(text).text
     assert "hold together with 0.95 confidence" in shown
     assert text.count('class="scale"') == 1
-    for once in ('id="threat"', 'id="again"', "<bdi>What was claimed</bdi>"):
+    for once in ('id="threat"', 'id="again"', "<bdi>Claim</bdi>"):
         assert text.count(once) == 1
     for tone, verdict in (("bad", "refuted"), ("unclear", "cannot judge")):
         assert re.search(rf'row-name">.*?tone-{tone}".*?{verdict}</span>', text, re.DOTALL)
@@ -247,8 +247,8 @@ def test_views_share_scale_figures_and_threat_model() -> None:
 
 def test_where_adversaries_differ_each_is_said_with_its_view() -> None:
     text = Skeleton(page(full_views())).text
-    assert "What the adversary sees: the model" in text
-    assert text.count("How often it tried") == 1
+    assert "Adversary (the model) sees the model" in text
+    assert text.count("Observations") == 1
 
 
 def test_a_method_without_a_word_has_no_card() -> None:
@@ -261,7 +261,7 @@ SENTENCES = {
     "refuted": "Claim false: it leaks ε ≥ 2.00; ε = 1 was claimed.",
     "not refuted": "Nothing found; this audit could have refuted claims up to ε = 5.00.",
     "beyond reach": "Cannot judge: ε = 9 was claimed. ε = 9 is beyond reach:",
-    "proved": "Claim true: by computation ε is at most",
+    "proved": "Claim true: by computation, ε is at most",
     "violated": "The program did not do what was accounted for.",
     "release": "The one rule passes.",
 }

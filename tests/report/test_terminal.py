@@ -61,7 +61,7 @@ def test_every_number_of_the_audit_is_shown() -> None:
         "REFUTED",
         "ε = 1 was claimed",
         "clopper_pearson ≥ 2.0000 1e-05 0.95 one-sided 1,234 + 567 RankGrid(ratio=4)",
-        "1,234 observations with the record, 567 without",
+        "1,234 with the record, 567 without",
         "AUC 0.875",
         "caught at 1% false positives 50.0%",
         "A lower bound never proves privacy.",

@@ -32,12 +32,10 @@ def test_the_threat_model_is_said() -> None:
     claim = a_claim(1.0, adjacency="replace", accountant="PLD")
     bound = a_bound(adversary="sees the model", adjacency="replace")
     said = _threat(bound, claim)
-    assert said["What the adversary sees"] == "sees the model"
-    assert "a different record in its place" in said["The two datasets it tells apart"]
-    assert said["How often it tried"] == "1,234 observations with the record, 567 without it."
-    assert said["What was claimed"] == (
-        "ε = 1 at δ = 1e-05, for one record replaced, computed by PLD."
-    )
+    assert said["Adversary"] == "sees the model"
+    assert "a different record in its place" in said["Neighbouring datasets"]
+    assert said["Observations"] == "1,234 with the record, 567 without it."
+    assert said["Claim"] == ("ε = 1 at δ = 1e-05, for one record replaced, computed by PLD.")
     assert "Caution" not in said
 
 
@@ -52,10 +50,10 @@ def test_a_claim_for_clients_says_so(adjacency: str, said: str) -> None:
 
 def test_what_is_not_stated_is_said_to_be() -> None:
     said = _threat(a_bound(n_out=0), None)
-    assert said["What the adversary sees"].startswith("Not stated.")
-    assert "was not stated" in said["The two datasets it tells apart"]
-    assert "the law without it is known" in said["How often it tried"]
-    assert "What was claimed" not in said
+    assert said["Adversary"].startswith("Not stated.")
+    assert "was not stated" in said["Neighbouring datasets"]
+    assert "the law without it is known" in said["Observations"]
+    assert "Claim" not in said
 
 
 def test_a_bound_for_other_neighbours_is_pointed_out() -> None:

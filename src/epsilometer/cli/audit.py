@@ -56,19 +56,19 @@ def audit(file: Path, data: Path | None, options: Options) -> None:
 @field_options(
     Scores,
     {
-        "design": "State the design: runs, coins, fixed or paired.",
+        "design": "Declare the design: runs, coins, fixed or paired.",
         "inclusion": "Set the probability that a canary is in.",
         "method": "Compute the bound by this method; see epsilometer methods.",
         "rule": "Choose thresholds by this rule.",
         "also": "Also show the bounds of these methods.",
-        "title": "Name what was attacked.",
+        "title": "Set the title of the report.",
         "adversary": "Describe what the adversary sees.",
     },
     into="settings",
     special={"rule": RULE, "method": Suggested(*REGISTRY), "design": Suggested(*get_args(Design))},
     defaults={"method": "calibrated; one_run for canaries", "rule": "the method's own"},
 )
-@click.option("--attack", help="Take this attack of another tool's result.")
+@click.option("--attack", help="Read this attack from another tool's result.")
 @audit_options(config=True)
 def estimate(
     file: Path | None, settings: dict[str, Any], attack: str | None, options: Options

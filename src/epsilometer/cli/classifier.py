@@ -45,9 +45,9 @@ _LIMITS: Limits = {
     {
         "label": "Predict this column.",
         "model": f"Train {', '.join(MODELS)} or module:factory; or load a file.",
-        "recipe": "Train models like a loaded one: own, or module:factory.",
+        "recipe": "Train reference models for a loaded one: own, or module:factory.",
         "member": "Read from this column who a loaded model was trained on.",
-        "drop": "Leave out this column; may be repeated.",
+        "drop": "Ignore this column; may be repeated.",
         "group": "Compare the groups of this column; may be repeated.",
         "encoding": "Set the text encoding, if detection fails.",
         "delimiter": "Set the delimiter of cells, if detection fails.",

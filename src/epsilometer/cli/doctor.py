@@ -125,7 +125,7 @@ class Check:
 
 
 @click.command()
-@click.option("--address", help="Reach the Dask scheduler at tcp://host:8786.")
+@click.option("--address", help="Connect to the Dask scheduler at tcp://host:8786.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(address: str | None, as_json: bool) -> None:
     """Check what is installed and whether it works.

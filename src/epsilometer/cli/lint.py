@@ -41,7 +41,7 @@ _FORMS: MappingProxyType[str, Callable[[Report], str]] = MappingProxyType(
 @click.option(
     "--exclude", multiple=True, metavar="GLOB", help="Exclude matching files; may be repeated."
 )
-@click.option("--strict", is_flag=True, help="Exit with 4 where nothing could be checked.")
+@click.option("--strict", is_flag=True, help="Exit with 4 if nothing could be checked.")
 @click.option("--no-cache", is_flag=True, help="Ignore cached results and check every file again.")
 def lint(
     paths: tuple[Path, ...], form: str, exclude: tuple[str, ...], *, strict: bool, no_cache: bool
@@ -53,8 +53,8 @@ def lint(
     line.
 
     Exit code 1 if something is found. Files that cannot be read or parsed are named in the report;
-    if nothing else is found, the exit code is then 2, never 0. With --strict it is 4 where no known
-    DP library, or no sampler, is found.
+    if nothing else is found, the exit code is then 2, never 0. With --strict it is 4 if no known DP
+    library, or no sampler, is found.
 
     Example: epsilometer lint train.py
     """

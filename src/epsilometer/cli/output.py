@@ -50,10 +50,12 @@ def word_error(error: EpsilometerError) -> str:
 
 
 def show(*renderables: "RenderableType") -> None:
-    """Print text: with colours on a terminal, plain and of fixed width elsewhere."""
+    """Print text: with colours on a terminal, plain elsewhere, where sentences are not wrapped."""
     from rich import console
+    from rich.text import Text
 
-    wide = None if sys.stdout.isatty() else _PLAIN_WIDTH
+    terminal = sys.stdout.isatty()
+    wide = None if terminal else _PLAIN_WIDTH
     # What is shown is text: no markup, no emoji, no links.
     screen = console.Console(
         width=wide, file=sys.stdout, markup=False, emoji=False, highlight=False
@@ -61,7 +63,9 @@ def show(*renderables: "RenderableType") -> None:
     # rich would exit with 1, which means refuted.
     screen.on_broken_pipe = _end_pipe  # type: ignore[method-assign]
     for renderable in renderables:
-        screen.print(renderable)
+        group = renderable.renderables if isinstance(renderable, console.Group) else [renderable]
+        for part in group:
+            screen.print(part, soft_wrap=isinstance(part, Text) and not terminal)
 
 
 def _end_pipe() -> None:

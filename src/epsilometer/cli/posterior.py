@@ -24,7 +24,7 @@ from epsilometer.cli.sources import DropoutOnRecords
     DropoutOnRecords,
     {
         "file": "Read records from .csv, .parquet or .npz; or digits.",
-        "label": "Take labels from this column.",
+        "label": "Read labels from this column.",
         "records": "Use only the first N records.",
         "divide_by": "Divide every feature by this number.",
         "test": "Measure utility on the next N records.",
@@ -32,7 +32,7 @@ from epsilometer.cli.sources import DropoutOnRecords
         "model": "Train this network.",
         "dropout": "Drop this fraction of neurons.",
         "hidden": "Set the number of neurons of the dense layer.",
-        "batch_size": "Set the batch size; the expected one where it varies.",
+        "batch_size": "Set the batch size, or its expectation if it varies.",
         "learning_rate": "Set the learning rate.",
         "epochs": "Set the number of epochs.",
         "noise_multiplier": "Set the noise multiplier; 0 means plain SGD.",

@@ -111,7 +111,8 @@ class _Lines:
         if event.name == "started":
             self._pace.begin(details["finished"])
             before = f", {details['finished']} finished before" if details["finished"] else ""
-            self._say(f"{details['units']} units{before}, {details['workers']} at a time.")
+            units = "1 unit" if details["units"] == 1 else f"{details['units']} units"
+            self._say(f"{units}{before}, {details['workers']} at a time.")
         elif event.name == "progress":
             last = details["finished"] + details["failed"] == details["units"]
             due = last or time.monotonic() - self._spoke >= _BETWEEN_LINES

@@ -39,7 +39,7 @@ _LIMITS: Limits = {
     {
         "label": "Predict this column.",
         "model": f"Train one of {', '.join(REGRESSORS)}; or module:factory.",
-        "drop": "Leave out this column; may be repeated.",
+        "drop": "Ignore this column; may be repeated.",
         "group": "Compare the groups of this column; may be repeated.",
         "encoding": "Set the text encoding, if detection fails.",
         "delimiter": "Set the delimiter of cells, if detection fails.",

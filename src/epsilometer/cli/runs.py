@@ -247,7 +247,7 @@ def resume(directory: Path, data: Path | None, options: Options) -> None:
 def compare(first: Path, second: Path, as_json: bool, html: Path | None) -> None:
     """Compare the results A and B: settings, bounds, and what differs.
 
-    A and B are JSON files or run directories. Says whether a difference is more than chance.
+    A and B are JSON files or run directories. Reports whether differences exceed random variation.
 
     Example: epsilometer runs compare runs/v1 runs/v2
     """

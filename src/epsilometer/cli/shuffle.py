@@ -39,12 +39,12 @@ _COLUMNS = ("name", "noise_multiplier", "steps", "epochs", "delta")
     {
         "noise_multiplier": "Set the noise multiplier: noise over clipping norm.",
         "steps": "Set the number of batches per epoch.",
-        "batch_size": "Set the batch size; the expected one where it varies.",
+        "batch_size": "Set the batch size, or its expectation if it varies.",
         "epochs": "Set the number of epochs.",
         "sampler": "Draw batches by this sampler.",
         "observations": "Set the number of simulated trials, such as 1e7.",
         "device": "Run the trials on cpu or cuda.",
-        "title": "Name what is audited.",
+        "title": "Set the title of the report.",
     },
     into="settings",
     special={"sampler": ORDERED_SAMPLER, "observations": Whole()},
@@ -91,8 +91,7 @@ def shuffle(
         call = replace(call, claim=call.subject.accounted_claim(call.delta))
     audit = run_call(call, options)
     said = word_answer(audit)
-    ends = f"ε is between {number(audit.epsilon)} and {number_up(audit.upper)}. "
-    end_audit(audit, options, advice=ends + said.splitlines()[-1], further=(Text(said),))
+    end_audit(audit, options, advice=said.splitlines()[-1], further=(Text(said),))
 
 
 def word_answer(audit: Audit) -> str:
@@ -105,10 +104,10 @@ def word_answer(audit: Audit) -> str:
     (upper,) = (estimate for estimate in view.estimates if estimate.role == "upper")
     lines = [
         f"You report ε = {reported} (Poisson: {sampling.accounted_epsilon:.2f}). "
-        f"With {sampling.sampler} the mechanism's ε is between {number(view.computed.low)} (exact "
-        f"for one pair of data sets) and {number_up(audit.upper)} (proved: {upper.method}); "
-        f"certified by {bound.n_in + bound.n_out:,} trials of the game: ε ≥ "
-        f"{number(bound.epsilon)} ({bound.confidence:.0%}).",
+        f"With {sampling.sampler}, the mechanism's ε is between {number(view.computed.low)} (exact "
+        f"for one pair of datasets) and {number_up(audit.upper)} (proved: {upper.method}). "
+        f"{bound.n_in + bound.n_out:,} simulated trials prove ε ≥ "
+        f"{number(bound.epsilon)} ({bound.confidence:.0%} confidence).",
     ]
     if sampling.published:
         lines.append(f"Published lower bound: {number(sampling.published)}.")
@@ -127,8 +126,8 @@ def _word_remedy(sampling: SamplerFinding, reported: str) -> str:
     best, *others = sampling.remedies
     beside = ", ".join(f"{other.sampler} {number_up(other.noise, 3)}" for other in others)
     return (
-        f"Least noise that keeps ε = {reported} by proof: {number_up(best.noise, 3)} with "
-        f"{best.sampler} ({beside})."
+        f"To prove ε = {reported}, use a noise multiplier of at least {number_up(best.noise, 3)} "
+        f"with {best.sampler} ({beside})."
     )
 
 

@@ -93,7 +93,7 @@ class RoundSums:
         usual_examples: The mean number of examples of a reply, where it is known before.
 
     Attributes:
-        residual: What was released less the accounted mean, in units of the accounted noise.
+        residual: What was released minus the accounted mean, in units of the accounted noise.
         mean: The accounted mean.
         raw: The mean of updates that were not clipped.
         heavier: What weights by examples would add to clients with more examples than usual.

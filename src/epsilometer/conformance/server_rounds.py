@@ -1,6 +1,6 @@
 """Check the rounds of a server that releases the mean of clipped updates plus Gaussian noise.
 
-A server that sees single replies knows what its noise was added to. What it released less the mean
+A server that sees single replies knows what its noise was added to. What it released minus the mean
 of the clipped replies is checked like the noise of DP-SGD. What it averaged is checked by how much
 that residual leans towards other means: of updates that were not clipped, of weighted ones.
 """

@@ -99,7 +99,7 @@ def summarise_step(
     """Summarise residuals that are at hand as arrays, in units of the accounted noise.
 
     Args:
-        residuals: (name, array) of each tensor: what was released less the sum before noise,
+        residuals: (name, array) of each tensor: what was released minus the sum before noise,
             divided by σC.
         sketch: Coordinates to keep; those of :func:`choose_sketch` by default.
         ties: As of :class:`StepSummary`.

@@ -246,7 +246,7 @@ def _find_obstacle(
         return ""
     return (
         f"ε = {claim.epsilon:.4g} is beyond reach: even a perfect attack would prove only "
-        f"ε ≥ {reach:.4g} by so few observations."
+        f"ε ≥ {reach:.4g} from so few observations."
     )
 
 
@@ -280,7 +280,7 @@ def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
     if not bound.valid:
         return f"ε ≥ {bound.epsilon:.4g} ({bound.method}) is not a valid bound."
     if view.failed:
-        return f"{_count(view.failed)} failed, and what they would have shown may refute the claim."
+        return f"{_count(view.failed)} failed; their results might have refuted the claim."
     return ""
 
 

@@ -87,7 +87,7 @@ def announce(audit: Audit) -> str:
         view = max(audit.views, key=lambda each: each.epsilon, default=None)
         return f"Claim false: {view.subject if several and view else 'it'} {leaks}"
     if audit.verdict == judge.PROVED:
-        return f"Claim true: by computation ε is at most {number_up(audit.upper)}; {said}."
+        return f"Claim true: by computation, ε is at most {number_up(audit.upper)}; {said}."
     if audit.verdict == judge.CANNOT_JUDGE:
         return f"Cannot judge: {said}. {audit.judgement.reason}"
     return f"Nothing found; {_word_could(audit)}."
@@ -132,13 +132,13 @@ def _word_views(audit: Audit) -> str:
     places = _decimals(audit)
     claim = f"ε = {claimed(audit.claim.epsilon, places)} was claimed"
     if audit.verdict in judge.BAD:
-        return f"{claim}, {_word_proofs(audit)}."
+        return f"{claim}, but {_word_proofs(audit)}."
     if audit.verdict == judge.PROVED:
-        return f"{claim}, by computation ε is at most {number_up(audit.upper)}."
+        return f"{claim}; by computation, ε is at most {number_up(audit.upper)}."
     if audit.verdict == judge.CANNOT_JUDGE:
         return f"{claim}. {audit.judgement.reason}"
     at = f" at δ = {_proved_delta(audit):g}"
-    return f"{claim}, only ε ≥ {number(audit.epsilon, places)}{at} is proved."
+    return f"{claim}; only ε ≥ {number(audit.epsilon, places)}{at} is proved."
 
 
 def word_reach(audit: Audit) -> str:
@@ -213,7 +213,7 @@ def _word_proofs(audit: Audit) -> str:
     ran = None if audit.conformance is None else audit.conformance.bound
     if ran is not None and ran.epsilon == audit.epsilon:
         at = f" at δ = {ran.delta:g}"
-        return f"the noise that was measured proves ε ≥ {number(ran.epsilon, places)}{at}"
+        return f"the measured noise proves ε ≥ {number(ran.epsilon, places)}{at}"
     refuting = [v for v in audit.views if judge.judge_finding(audit.claim, v) in judge.BAD]
     view = max(refuting, key=lambda each: each.epsilon)
     proofs = []
@@ -221,7 +221,7 @@ def _word_proofs(audit: Audit) -> str:
         at = f" at δ = {view.bound.delta:g}"
         proofs.append(f"the attack proves ε ≥ {number(view.bound.epsilon, places)}{at}")
     if view.computed is not None and view.computed.refutes(claim):
-        proofs.append(f"by computation ε is at least {number(view.computed.low, places)}")
+        proofs.append(f"by computation, ε is at least {number(view.computed.low, places)}")
     where = f" ({view.subject})" if len(audit.views) > 1 else ""
     return "; ".join(proofs) + where
 

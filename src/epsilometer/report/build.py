@@ -375,7 +375,7 @@ def _build_threat(views: Sequence[EpsilonFinding], audit: Audit) -> Section:
         for row in texts.word_threat(view.bound, audit.claim):
             said.setdefault(row.name, {}).setdefault(row.value, []).append(name)
     rows = [
-        Fact(title if len(values) == 1 else f"{title}: {', '.join(names)}", value)
+        Fact(title if len(values) == 1 else f"{title} ({', '.join(names)})", value)
         for title, values in said.items()
         for value, names in values.items()
     ]

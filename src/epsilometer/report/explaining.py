@@ -156,11 +156,11 @@ def _explain_audit(audit: Audit) -> Explanation:
 def _explain_view(audit: Audit) -> Explanation:
     """Explain an audit of one view."""
     (view,) = audit.find(EpsilonFinding)
-    others = [f"For comparison, deciding nothing: {bound}." for bound in view.also]
+    others = [f"For comparison only: {bound}." for bound in view.also]
     derived = [
         e for e in view.estimates if texts.proves(e) and e.method.startswith(tuple(ESTIMATES))
     ]
-    beside = [f"Beside it: {e}." for e in view.estimates if e not in derived]
+    beside = [f"Also: {e}." for e in view.estimates if e not in derived]
     return Explanation(
         title=audit.subject,
         finding=headline(audit),
@@ -178,7 +178,7 @@ def _explain_verdict(audit: Audit, view: EpsilonFinding) -> Iterator[str]:
         return
     proved, limit = number(bound.epsilon, 4), claimed(claim.epsilon, 4)
     yield (
-        f"Refuted is a claim that a valid bound at its δ exceeds: ε ≥ {proved} was proved, "
+        f"A claim is refuted if a valid bound at its δ exceeds it: ε ≥ {proved} was proved, "
         f"ε = {limit} was claimed, and {proved} {'>' if bound.epsilon > claim.epsilon else '≤'}"
         f" {limit}."
     )
@@ -186,16 +186,16 @@ def _explain_verdict(audit: Audit, view: EpsilonFinding) -> Iterator[str]:
         yield "But the bound is not valid, and refutes nothing."
     if view.computed is not None:
         sign = ">" if view.computed.low > claim.epsilon else "≤"
-        yield f"By computation ε is at least {number(view.computed.low, 4)} {sign} {limit}."
+        yield f"By computation, ε is at least {number(view.computed.low, 4)} {sign} {limit}."
     for estimate in view.estimates:
         if estimate.upper < inf:
             sign = "≤" if estimate.upper <= claim.epsilon else ">"
-            yield f"By computation ε is at most {number_up(estimate.upper)} {sign} {limit}."
+            yield f"By computation, ε is at most {number_up(estimate.upper)} {sign} {limit}."
     if view.failed:
         yield texts.word_run(view)[0]
     yield from filter(None, (audit.judgement.reason, word_reach(audit)))
     if audit.verdict == judge.NOT_REFUTED:
-        yield "What was not refuted was not proved either."
+        yield "Not refuted does not mean proved."
 
 
 def _bullet(text: str) -> str:

@@ -163,7 +163,7 @@ def solve_two_gaussians(
     """Return ``two_gaussians_directions`` of many pairs at once, shape ``(2, ...)``.
 
     Args:
-        gap: Mean with the record less the mean without it, one per pair.
+        gap: Mean with the record minus the mean without it, one per pair.
         std_absent: Standard deviations without the record, above 0.
         std_present: Those with it.
         delta: See ``two_gaussians_epsilon``, as the others.

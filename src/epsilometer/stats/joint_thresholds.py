@@ -116,7 +116,7 @@ def best_thresholds(
     joining: Joining,
     rates: Rates,
 ) -> JointThresholds:
-    """Return the thresholds with the largest ε on these runs; that ε is no bound.
+    """Return the thresholds with the largest ε on these runs; that ε is not a bound.
 
     Guarantee: with one or two statistics no thresholds are worth more. Nor are there with three of
         up to some 300 runs per side, or four of up to 40.

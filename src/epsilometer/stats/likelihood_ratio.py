@@ -35,7 +35,7 @@ def one_of(x: Any, *, sigma: float, present: float, absent: float, xp: Any = np)
        + \ln\sum_t e^{a x_t/\sigma^2} - \ln\sum_t e^{b x_t/\sigma^2}
 
     Args:
-        x: Observations less the mean of the other batches, shape ``(..., epochs, steps)``: an
+        x: Observations minus the mean of the other batches, shape ``(..., epochs, steps)``: an
             array of the module ``xp``.
         sigma: Standard deviation of the noise.
         present: Mean of the target's batch with the target.
@@ -57,7 +57,7 @@ def each_with(
        {1 - q + q e^{(2b x_t - b^2)/2\sigma^2}}
 
     Args:
-        x: Observations less the mean of the other batches, shape ``(..., epochs, steps)``: an
+        x: Observations minus the mean of the other batches, shape ``(..., epochs, steps)``: an
             array of the module ``xp``.
         sigma: Standard deviation of the noise.
         present: Mean of a batch that has the target.

@@ -1,7 +1,7 @@
 """Estimate ε from cosines of canaries: between normal laws, as in the one-shot papers.
 
 One run shows one cosine for each of k canaries that took part; for one that did not, the law of
-its cosine is known. An estimate is no bound; ``stats.sphere`` has those.
+its cosine is known. An estimate is not a bound; ``stats.sphere`` has those.
 """
 
 import math
@@ -109,7 +109,7 @@ def cosine_estimate(
 ) -> EpsilonEstimate:
     """Return ``cosine_epsilon`` with a bootstrap interval (percentiles of 400 resamples).
 
-    Guarantee: none; an estimate is no bound, and never refutes. ``caveats`` says where the
+    Guarantee: none; an estimate is not a bound, and never refutes. ``caveats`` says where the
         cosines are few, or not normal.
     Assumption: cosines are normal, and independent.
     """
@@ -361,7 +361,7 @@ def largest_estimate(
     count for fewer), the shift to those that did, both by their likelihood. The interval is that
     of resampling canaries that took part.
 
-    Guarantee: none; an estimate is no bound, and never refutes. It is at most the ε of the
+    Guarantee: none; an estimate is not a bound, and never refutes. It is at most the ε of the
         Gaussian mechanism with the fitted shift.
     Assumption: every canary took part in one round, and none moves the update of another. Taking
         part more often looks like a larger shift. ``caveats`` says where the law does not fit.

@@ -43,7 +43,7 @@ class Training:
         loss: Called as ``loss(model, features, labels)``.
         loop: What ``run`` calls, with the training.
         step: What the loop calls on every batch, with the training, features and labels.
-        set_up: Sets the same training up on another data set; returns what ``make_private`` does.
+        set_up: Sets the same training up on another dataset; returns what ``make_private`` does.
         epochs: How many times the loop goes through the loader.
         own_loss: The program's own loss; None for that of the criterion.
         before: The loader and the optimiser before ``make_private``.
@@ -222,9 +222,9 @@ def make_training(
         inner: Makes the optimiser that Opacus wraps.
         noise: σ.
         clip: C.
-        records: Size of the data set.
+        records: Size of the dataset.
         epochs: How many.
-        make_loader: Makes the loader before ``make_private`` from a data set and a batch size.
+        make_loader: Makes the loader before ``make_private`` from a dataset and a batch size.
         engine: Replaces a new ``PrivacyEngine``.
         settings: More of ``make_private``, or of :func:`change_optimizer`.
     """

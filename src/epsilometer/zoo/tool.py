@@ -161,7 +161,7 @@ def _replay(training: Any, seed: int) -> Report:
 
 
 def _replay_setup(training: Any, seed: int) -> Report:
-    """Set the training up on data sets of a record less and more."""
+    """Set the training up on datasets of a record less and more."""
     from epsilometer.integrations.opacus import replay_setup
 
     own = training.own_loss

@@ -88,7 +88,7 @@ def test_noise_that_repeats_is_seen_through(rng: np.random.Generator) -> None:
     steps, planted = played(rng, same=True, noise=10.0, steps=40)
     assert auc(blind_views(steps)["differences"], planted) > 0.99
     assert auc(blind_views(steps)["likelihood ratio"], planted) < 0.7
-    assert auc(known_views(steps)["own steps less the others"], planted) > 0.99
+    assert auc(known_views(steps)["own steps minus the others"], planted) > 0.99
 
 
 def test_what_lingers_is_found_in_later_steps(rng: np.random.Generator) -> None:

@@ -456,7 +456,7 @@ def _follow_trend(found: RuleFinding, attacks: Sequence[MembershipFinding]) -> R
     )
     below = max(attack.full_high or 0.0 for attack in known) <= found.limit
     if found.outcome == "fail" and below:
-        why += f", which is no more than {found.limit:g}: that is no proof, but it is no failure"
+        why += f", at most the limit of {found.limit:g}: this is neither a pass nor a failure"
         return msgspec.structs.replace(found, outcome="unclear", finding=f"{why}.")
     return msgspec.structs.replace(found, finding=f"{why}.")
 

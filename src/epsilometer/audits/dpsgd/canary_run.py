@@ -128,7 +128,7 @@ def known_views(steps: CanarySteps) -> Views:
 
     - *own steps*: the likelihood ratio of the steps that the canary would be in;
     - *own steps and later ones*: as if its contribution faded by a tenth a step, as momentum does;
-    - *own steps less the others*: finds noise that repeats.
+    - *own steps minus the others*: finds noise that repeats.
     """
     own = steps.took.astype(np.float64)
     lingering = np.empty_like(own)
@@ -144,7 +144,7 @@ def known_views(steps: CanarySteps) -> Views:
         inside, outside = own.sum(axis=0), (1 - own).sum(axis=0)
         gap = (steps.seen * own).sum(axis=0) / np.maximum(inside, 1)
         gap = gap - (steps.seen * (1 - own)).sum(axis=0) / np.maximum(outside, 1)
-        views["own steps less the others"] = (gap - 0.5) * inside * outside / own.shape[0]
+        views["own steps minus the others"] = (gap - 0.5) * inside * outside / own.shape[0]
     return views
 
 

@@ -29,7 +29,7 @@ def entropy(p: FloatArray) -> FloatArray:
 
 
 def mutual_information(samples: FloatArray) -> FloatArray:
-    """Return that of prediction and model (BALD): the mean's entropy less the mean entropy."""
+    """Return that of prediction and model (BALD): the mean's entropy minus the mean entropy."""
     return np.asarray(entropy(samples.mean(-2)) - entropy(samples).mean(-1))
 
 

@@ -300,7 +300,7 @@ def _make_game(
     once = epochs == 1 and law == Law(steps=steps, absent=1)  # the published bound is for this law
     return _Game(
         mechanism=mechanism,
-        subject=subject.title or f"DP-SGD by {exact.subject}",
+        subject=subject.title or f"DP-SGD with {exact.subject}",
         claim=claim,
         delta=delta,
         confidence=confidence,

@@ -1,4 +1,4 @@
-"""Plant canaries in a data set of texts by coins, and keep coins and texts private."""
+"""Plant canaries in a dataset of texts by coins, and keep coins and texts private."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -153,16 +153,16 @@ def plant_texts(
 
     Guarantees: coins depend on ``seed`` alone. Canaries stand at random places among the records,
         which keep their order. Nothing is printed; ``out`` is for its owner alone.
-    Assumes: training uses the returned data set, and nothing else tells who is in.
+    Assumes: training uses the returned dataset, and nothing else tells who is in.
 
     Args:
-        dataset: A list of texts, a ``datasets.Dataset``, or a map-style data set of torch.
+        dataset: A list of texts, a ``datasets.Dataset``, or a map-style dataset of torch.
         canaries: What to plant; several kinds at once, where they are to be compared.
         design: ``coins``: every canary by its own coin. ``paired``: canaries come as twins, of
             which one is planted and the other is held out.
-        like: Texts that prompts are made like; those of the data set by default.
+        like: Texts that prompts are made like; those of the dataset by default.
         column: Column of a ``datasets.Dataset``, or of records that are dictionaries.
-        make_row: From a text to a record of the data set, where a record is more than a text.
+        make_row: From a text to a record of the dataset, where a record is more than a text.
         tokenizer: For ``rare`` tokens: of transformers or tokenizers.
         model: For ``unlikely`` tokens: a ``CausalModel`` before training.
         seed: Seed of coins, texts and places.
@@ -294,17 +294,17 @@ def _toss_coins(count: int, design: Design, rng: np.random.Generator) -> NDArray
 
 
 class _Records:
-    """A data set of any form: its texts, and how records are put in."""
+    """A dataset of any form: its texts, and how records are put in."""
 
     def __init__(self, dataset: Any, column: str, make_row: Callable[[str], Any] | None) -> None:
         if hasattr(dataset, "__iter__") and not hasattr(dataset, "__len__"):
             raise InvalidArgument(
-                f"Expected a data set with a length, got {type(dataset).__name__}. Canaries need "
-                "places among the records: take a map-style data set."
+                f"Expected a dataset with a length, got {type(dataset).__name__}. Canaries need "
+                "places among the records: take a map-style dataset."
             )
         if isinstance(dataset, (str, bytes)) or not hasattr(dataset, "__getitem__"):
             raise InvalidArgument(
-                "Expected a list of texts, a datasets.Dataset or a map-style data set of torch, "
+                "Expected a list of texts, a datasets.Dataset or a map-style dataset of torch, "
                 f"got {type(dataset).__name__}."
             )
         self._dataset, self._column, self._make_row = dataset, column, make_row
@@ -326,14 +326,14 @@ class _Records:
             text = record.get(self._column) if isinstance(record, dict) else record
             if not isinstance(text, str):
                 raise InvalidArgument(
-                    f"Expected texts in the data set, got {type(text).__name__}. Give like=, a "
+                    f"Expected texts in the dataset, got {type(text).__name__}. Give like=, a "
                     "list of texts that prompts are made like."
                 )
             found.append(text)
         return found
 
     def insert(self, texts: Sequence[str], rng: np.random.Generator) -> Any:
-        """Return the data set with texts at random places; records keep their order."""
+        """Return the dataset with texts at random places; records keep their order."""
         many = len(self._dataset)
         order = np.full(many + len(texts), -1)
         at = np.sort(rng.choice(order.size, size=len(texts), replace=False))
@@ -356,14 +356,14 @@ class _Records:
         return {self._column: text} if dictionary else text
 
     def _insert_rows(self, rows: list[Any], order: NDArray[np.int64]) -> Any:
-        # The data set's own package: this one does not depend on it.
+        # The dataset's own package: this one does not depend on it.
         library = import_module(type(self._dataset).__module__.partition(".")[0])
         added = type(self._dataset).from_list(rows, features=self._dataset.features)
         return library.concatenate_datasets([self._dataset, added]).select(order)
 
 
 class PlantedDataset:
-    """A map-style data set with canaries at random places among its records.
+    """A map-style dataset with canaries at random places among its records.
 
     Args:
         dataset: The records.

@@ -66,7 +66,7 @@ class LanguageModel:
 
     Guarantee: all bounds together exceed the true ε of one record in at most ``1 - confidence`` of
         audits, whatever the model. Several scores and kinds share the confidence.
-    Assumption: training used the planted data set, and nothing else of it depends on the coins.
+    Assumption: training used the planted dataset, and nothing else of it depends on the coins.
 
     Attributes:
         model: Has ``measure(canaries)``: a ``CausalModel`` with its tokenizer, a ``TextService``

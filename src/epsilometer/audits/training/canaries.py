@@ -177,9 +177,9 @@ class Chosen:
     """The record that differs, and the data without it.
 
     Attributes:
-        record: What the one data set has and the other has not.
+        record: What the one dataset has and the other has not.
         place: Where the record came from: which row of the data.
-        others: All other rows, rising: what both data sets have.
+        others: All other rows, rising: what both datasets have.
     """
 
     record: Record

@@ -79,7 +79,7 @@ class RunWatch:
         """Take the noise of the next step; return whether it is finite.
 
         Args:
-            residual: What was released less the sum before noise, as a tree.
+            residual: What was released minus the sum before noise, as a tree.
             noise: The same in the directions of canaries, in clipping norms.
             added: What canaries added, in clipping norms.
         """

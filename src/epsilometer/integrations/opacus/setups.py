@@ -1,4 +1,4 @@
-"""Set a training up on a data set and on its neighbours: does one record change what is public?
+"""Set a training up on a dataset and on its neighbours: does one record change what is public?
 
 Opacus divides the noisy sum by ⌊n·q⌋ and draws with q = 1/⌈n/batch⌉. Both may change with n, the
 number of records, which nothing hides.
@@ -36,7 +36,7 @@ RATE = "sampling rate"
 SETTINGS = "noise and clipping norm"
 _ROUNDING = 1e-5  # relative, of a divisor that is measured in float32
 _CAVEAT = (
-    "The set-up alone was compared, on data sets of one record more and one less; where neighbours "
+    "The set-up alone was compared, on datasets of one record more and one less; where neighbours "
     "have as many records (zeroing out, replacing), n is public, and nothing here is a leak."
 )
 
@@ -84,7 +84,7 @@ def replay_setup(
         be violated is a remark then.
 
     Args:
-        make: Your own set-up, a function of a data set. It returns what ``make_private`` did:
+        make: Your own set-up, a function of a dataset. It returns what ``make_private`` did:
             (model, optimizer, loader), with the criterion before the loader for ghost clipping.
         dataset: A torch ``Dataset`` with indices, or a tuple of tensors.
         loss: As of :func:`replay`; by default the criterion that ``make`` returned, or
@@ -140,7 +140,7 @@ def replay_setup(
 def compare_setups(
     setups: Sequence[Setup], elsewhere: tuple[Setup, Setup] | None = None, *, public: bool = False
 ) -> tuple[Check, ...]:
-    """Judge whether set-ups of neighbouring data sets agree.
+    """Judge whether set-ups of neighbouring datasets agree.
 
     Args:
         setups: That of all records first, then those of its neighbours.
@@ -211,7 +211,7 @@ def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Se
 
 
 def take_dataset(dataset: Any, places: Sequence[int]) -> Any:
-    """Return the data set of the records at some places; a place may occur twice."""
+    """Return the dataset of the records at some places; a place may occur twice."""
     if type(dataset) is TensorDataset:
         return TensorDataset(*take_records(tuple(dataset.tensors), places))
     if isinstance(dataset, tuple):
@@ -225,11 +225,11 @@ def _count(dataset: Any) -> int:
         count = len(dataset) if count is None else count
     except TypeError as error:
         raise InvalidArgument(
-            "Expected a data set of records that have indices, got "
+            "Expected a dataset of records that have indices, got "
             f"{type(dataset).__name__} without a length."
         ) from error
     if count < 2:
-        raise InvalidArgument(f"Expected a data set of two records or more, got {count}.")
+        raise InvalidArgument(f"Expected a dataset of two records or more, got {count}.")
     return count
 
 
@@ -306,7 +306,7 @@ def _judge(value: float, *, limit: float, public: bool) -> CheckOutcome:
 
 def _remark_elsewhere(more: Setup, less: Setup) -> Check:
     return Check(
-        name="set-up of other data sets",
+        name="set-up of other datasets",
         outcome=judge.REMARK,
         expected="the same divisor and rate, whatever the number of records",
         seen=(

@@ -101,7 +101,7 @@ def trees(request: pytest.FixtureRequest) -> ShadowPool:
 def test_trees_that_know_their_records_by_heart_are_found_out(
     name: str, trees: ShadowPool, rng: np.random.Generator
 ) -> None:
-    # three targets together, so that a small data set is enough
+    # three targets together, so that a small dataset is enough
     p = [evaluate(ATTACKS[name](trees, at, rng), trees.member[at]).p_value for at in (0, 2, 4)]
     assert scipy.stats.combine_pvalues(p).pvalue < 1e-3
 

@@ -207,7 +207,7 @@ class Refits(Fits):
         if not hasattr(estimator, "predict_proba") and not hasattr(estimator, "decision_function"):
             raise InvalidArgument(
                 f"Expected predict_proba or decision_function, {type(estimator).__name__} has "
-                "neither (perhaps with other parameters). Where it only gives labels, wrap it in "
+                "neither (possibly with other parameters). Where it only gives labels, wrap it in "
                 "CalibratedClassifierCV."
             )
         self.estimator = clone_with_seed(estimator, seed, overwrite=False)

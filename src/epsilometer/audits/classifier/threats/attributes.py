@@ -1,7 +1,7 @@
 """Infer a hidden attribute of records whose other columns and label are known.
 
 The adversary puts each possible value into the record, asks the model, and weighs how likely the
-model makes the true label by how likely the value is anyway. That alone is no leak: attributes
+model makes the true label by how likely the value is anyway. That alone is not a leak: attributes
 follow from other columns. What counts is how much more often guesses are right about records that
 the model was trained on than about others, of which it tells the same correlations.
 """

@@ -112,16 +112,16 @@ REPORTS = (
     Report(
         "federated",
         "Federated training",
-        "One simulated run of DP-FedAvg with 300 canaries among the clients: what is estimated and "
-        "what is proved of a client's ε.",
+        "One simulated run of DP-FedAvg with 300 canaries among the clients: the estimated and the "
+        "proved ε of a client.",
         "epsilometer federated --rounds 10 --canaries 300 --repetitions 1",
         "federated.md",
     ),
     Report(
         "classifier",
         "May this classifier be published?",
-        "Naive Bayes on 569 tumours: attacks fail, but 16 records change the answer about "
-        "themselves too much, so it should not be; three decimals would do.",
+        "Naive Bayes on 569 tumours: attacks fail, but 16 records change the model's answer about "
+        "them too much, so it should not be published; class labels alone may be.",
         "epsilometer classifier tumours.csv --label diagnosis --published-as file",
         "classifier.md",
         tumours,
@@ -129,8 +129,8 @@ REPORTS = (
     Report(
         "posterior",
         "Predictions with uncertainty",
-        "A network with dropout, asked about a record with a wrong label: every output format "
-        "by its leakage and its utility.",
+        "A network with dropout, queried about a mislabelled record: each output format with its "
+        "leakage and utility.",
         "epsilometer posterior",
         "posterior.md",
     ),

@@ -256,7 +256,7 @@ def _find_runner(subject: Any) -> Run:
         return run
     raise InvalidArgument(
         f"Expected a subject ({', '.join(SUBJECTS)}), got {name}. "
-        "Scores(inside, outside) audits attack scores, say."
+        "For example, Scores(inside, outside) audits attack scores."
     )
 
 

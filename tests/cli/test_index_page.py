@@ -53,7 +53,7 @@ def test_every_result_is_there_newest_first_and_linked(folder: Path) -> None:
     links = [link.removeprefix("./") for link in Reader(page).links if not link.startswith("#")]
     assert {"v1/report.html", "v2/report.html", "v3/report.html", "release.json"} <= set(links)
     assert all((folder / link).exists() for link in links)
-    assert "4 results: 2 refuted or not to be released" in text
+    assert "4 audits: 2 refuted or not to be released, 0 cannot be judged." in text
 
 
 def test_the_page_loads_nothing_and_stays_the_same(folder: Path) -> None:

@@ -89,7 +89,7 @@ def estimate(
     if (file is None) == (options.config is None):
         raise InvalidArgument("Expected FILE or --config FILE.toml, got neither or both.")
     if file is not None and options.delta is None:
-        raise InvalidArgument("Expected --delta with FILE, got none: 1e-5, say.")
+        raise InvalidArgument("Expected --delta with FILE, got none. For example: --delta 1e-5.")
     source = None if file is None else {"type": "score-file", "path": str(file)}
     if attack is not None:
         if source is None:

@@ -125,8 +125,8 @@ def classifier(
             raise InvalidArgument("Expected --label, the column that is predicted, got none.")
         if "published_as" not in settings:
             raise InvalidArgument(
-                "Expected --published-as file, api or labels, got none: what a model shows of "
-                "people depends on what of it others are given."
+                "Expected --published-as file, api or labels, got none: what a model reveals "
+                "about people depends on what others receive."
             )
         source = {"type": "table-model", "file": file, **source}
     fitted = is_model_file(source.get("model", ""))

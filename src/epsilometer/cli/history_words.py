@@ -11,9 +11,9 @@ from epsilometer.files.history.entries import Entry
 from epsilometer.files.history.trend import Trend
 
 CAUTION = (
-    "A bound that rises may be a model that leaks more, a better attack or more runs; one that "
-    "falls never proves more privacy. Each holds at its own confidence, nothing is concluded from "
-    "the largest."
+    "A rising bound may mean that the model leaks more, that the attack is better, or that there "
+    "were more runs; a falling bound never proves more privacy. Each bound holds at its own "
+    "confidence, and the largest does not hold for all."
 )
 TREND_HEAD = ("run", "written (UTC)", "claimed ε", "found", "verdict", "also changed")
 _BARS = "▁▂▃▄▅▆▇█"

@@ -80,10 +80,12 @@ def _build(history: History, entries: Sequence[Entry], file: Path) -> Document:
 
 
 def _word_counts(entries: Sequence[Entry]) -> str:
-    bad = sum(entry.verdict in judge.BAD for entry in entries)
-    unclear = sum(entry.verdict in judge.UNCLEAR for entry in entries)
-    many = "1 result" if len(entries) == 1 else f"{len(entries):,} results"
-    return f"{many}: {bad:,} refuted or not to be released, {unclear:,} that cannot be judged."
+    """Count audits, not their views: all entries of one file have its verdict."""
+    verdicts = {entry.path: entry.verdict for entry in entries}.values()
+    bad = sum(verdict in judge.BAD for verdict in verdicts)
+    unclear = sum(verdict in judge.UNCLEAR for verdict in verdicts)
+    many = "1 audit" if len(verdicts) == 1 else f"{len(verdicts):,} audits"
+    return f"{many}: {bad:,} refuted or not to be released, {unclear:,} cannot be judged."
 
 
 def _find_report(folder: Path, entry: Entry, file: Path) -> str:

@@ -98,8 +98,8 @@ def regressor(
             raise InvalidArgument("Expected --label, the column that is predicted, got none.")
         if "published_as" not in settings:
             raise InvalidArgument(
-                "Expected --published-as file or api, got none: what a model shows of people "
-                "depends on what of it others are given."
+                "Expected --published-as file or api, got none: what a model reveals about "
+                "people depends on what others receive."
             )
         source = {"type": "table-regressor", "file": file, **source}
     if ":" in source.get("model", ""):

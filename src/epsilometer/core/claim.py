@@ -98,7 +98,7 @@ def as_claim(
         )
     if delta is None:
         raise InvalidArgument(
-            f"Expected delta with claim={value!r}, got none. Give delta=1e-5, say, or "
+            f"Expected delta with claim={value!r}, got none. Pass delta=1e-5 or "
             "Claim(epsilon, delta=…)."
         )
     return Claim(float(value), float(delta), **known)

@@ -194,7 +194,7 @@ def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False
     if (source := values.get("source")) is not None:
         if not hasattr(source, "load"):
             raise InvalidArgument(
-                f"Expected {name}.source with its type, got none: score-file, say."
+                f"Expected {name}.source with its type, got none. For example: score-file."
             )
         brought = source.load()
         if strange := set(brought) - set(known):
@@ -385,8 +385,8 @@ def _import_function(where: str, named: Any, *, trust: bool) -> Any:
 def _refuse_code(where: str, named: Any, *, trust: bool) -> None:
     if not trust:
         raise InvalidArgument(
-            f"Expected --trust to import {_validate.short(named)} for {where}: a file does not "
-            "make us run code unless you say so."
+            f"Expected --trust to import {_validate.short(named)} for {where}: a file "
+            "runs code only if you allow it."
         )
 
 

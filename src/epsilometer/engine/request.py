@@ -54,7 +54,7 @@ class Request:
         """δ; an error where neither a claim nor ``delta`` was given."""
         if self.delta is None:
             raise InvalidArgument(
-                "Expected delta, got none. Give delta=1e-5, say, or a Claim, which has one."
+                "Expected delta, got none. Pass delta=1e-5 or a Claim, which has one."
             )
         return self.delta
 

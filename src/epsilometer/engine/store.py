@@ -101,7 +101,8 @@ class Store:
                 text = home.read("plan.json", largest=LARGEST_TEXT).decode("utf-8")
         except (OSError, UnicodeDecodeError, UnreadableFile) as error:
             raise InvalidArgument(
-                f"Expected a run in {str(directory)!r}, found no plan.json to read ({error})."
+                f"Expected a run in {str(directory)!r}, found no plan.json to read: "
+                f"{getattr(error, 'strerror', None) or error}."
             ) from error
         try:
             return cls(directory, Plan.from_json(text))

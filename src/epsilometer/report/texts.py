@@ -99,7 +99,7 @@ LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
     "tick_decimals": lambda _, item: {None: "all", -1: "class"}.get(
         item.decimals, str(item.decimals)
     ),
-    "done": lambda _, remedy: remedy.action or "as it is",
+    "done": lambda _, remedy: remedy.action or "no remedy",
     "rounded": lambda _, point: short(point.unit) if point.unit else "as it is",
     "sure": lambda _, item: (
         "computed" if item.confidence == 1 else f"{item.confidence:.4g} confidence"

@@ -101,8 +101,8 @@ def test_an_api_is_advised_where_the_file_cannot_be_searched() -> None:
     """The advice was "None of 7 remedies that were tried helps: publish nothing of it"."""
     found = audit(Constant(keep_riddle), draw_noise(), remedies=1, attacks=("loss",), shadows=8)
     assert found.verdict == "cannot tell"
-    assert found.advice[0].startswith("Publish an API in place of the file.")
+    assert found.advice[0].startswith("Publish an API instead of the file.")
     assert found.advice[0].endswith("All rules then pass.")
     by = {remedy.action: remedy for remedy in found.find(RemedyFinding)}
-    assert by["Publish an API in place of the file."].helps
+    assert by["Publish an API instead of the file."].helps
     assert any("leave out of the model what could not be searched" in said for said in found.advice)

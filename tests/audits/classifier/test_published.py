@@ -350,8 +350,8 @@ def test_an_api_is_no_remedy_where_answers_tell_the_coefficients() -> None:
     verdicts = [
         em.audit(remedies[action], engine=em.InProcess()).verdict
         for action in (
-            "Publish an API in place of the file.",
-            "Show 1 decimal, by an API.",
+            "Publish an API instead of the file.",
+            "Show 1 decimal, through an API.",
             "Publish class labels only.",
         )
     ]

@@ -50,7 +50,7 @@ def test_a_column_of_names_is_to_be_dropped_and_nothing_that_does_not_help() -> 
     assert first.helps
     assert found.advice[0].startswith("Drop the column 'name'. Of 100 people in the data")
     by = {remedy.action: remedy for remedy in found.find(RemedyFinding)}
-    assert not by["Show 2 decimals, by an API."].caught < base.caught - 0.1
+    assert not by["Show 2 decimals, through an API."].caught < base.caught - 0.1
     assert not any("riskiest" in text and "Drop" in text for text in found.advice)
     dropped = next(
         remedy for action, remedy in by.items() if action.startswith("Drop the riskiest")

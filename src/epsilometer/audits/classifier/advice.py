@@ -89,9 +89,8 @@ def advise(result: Audit, *, unmeasured: Sequence[str] = ()) -> Iterator[str]:
         yield from (plan.ended for plan in result.find(RemovalPlan))
     if risk.exposed:
         yield (
-            f"Look at the riskiest records: {RECORDS} in the run's directory says which they are. "
-            "What makes them stand out may be a mistake in the data, or a person who must not be "
-            "in it."
+            f"Look up the riskiest records: {RECORDS} in the run directory lists their rows. They "
+            "may be mistakes in the data, or people who must not be in it."
         )
     if result.verdict == judge.CANNOT_TELL:
         yield from _advise_unclear(result.find(RuleFinding))
@@ -143,7 +142,10 @@ def _advise_remedies(tried: Sequence[RemedyFinding], verdict: judge.Verdict) -> 
     base, *others = tried
     helpful = [remedy for remedy in others if remedy.helps]
     for remedy in helpful[:_ADVISED]:
-        after = {"pass": "All rules then pass.", "fail": "Not enough alone: a rule still fails."}
+        after = {
+            "pass": "All rules then pass.",
+            "fail": "This alone is not enough: a rule still fails.",
+        }
         last = after.get(remedy.outcome, "It is unclear whether all rules then pass.")
         yield (
             f"{remedy.action} Of 100 people in the data, an attacker then identifies "
@@ -151,8 +153,8 @@ def _advise_remedies(tried: Sequence[RemedyFinding], verdict: judge.Verdict) -> 
             f"{remedy.accuracy:.1%} (before: {base.accuracy:.1%}). {last}"
         )
     if others and not helpful:
-        last = ": publish nothing of it" if verdict == judge.DO_NOT_RELEASE else ""
-        yield f"None of {len(others)} remedies that were tried helps{last}."
+        last = ": do not publish the model" if verdict == judge.DO_NOT_RELEASE else ""
+        yield f"None of the {len(others)} remedies tried helps{last}."
 
 
 def _advise_rounding(steps: Sequence[RoundingStep], risk: LeaveOneOut) -> str:

@@ -81,7 +81,7 @@ def compute_from_answers(
         hits = max((each.hits for each in found if each is not None), default=0)
         if hits:
             said = (
-                f"From answers the coefficients of {name} follow, and from these, whoever knows "
+                f"The answers reveal the coefficients of {name}, from which anyone who knows "
                 f"all other records computes the missing one: {hits:,} of {held.tried:,} tried."
             )
             records = round(hits / held.tried * codes.size)

@@ -356,8 +356,8 @@ class PartResults(PublishedResults):
         if self._remedies():
             usual = np.bincount(self.task.codes).max() / self.task.codes.size
             caveats.append(
-                f"Whoever always names the commonest class is right about {usual:.1%}: a remedy "
-                "whose accuracy is no more leaves nothing to publish."
+                f"Always predicting the most common class is right for {usual:.1%} of records: a "
+                "remedy that is no more accurate leaves nothing worth publishing."
             )
         if "attacks" in self.found:
             found = self.found["attacks"]
@@ -365,9 +365,9 @@ class PartResults(PublishedResults):
             halves = f"{len(found['member'])} models trained on halves of the records"
             caveats.append(
                 f"Attacks were made on {halves if self.task.target is None else 'the target'}; "
-                f"shadows are right on {train:.1%} of the records they were trained on and on "
-                f"{test:.1%} of the others. Limits hold for records like these: drawn one by one "
-                "from the same population, and put by fair coins into models trained as these were."
+                f"shadow models are right on {train:.1%} of the records they were trained on and "
+                f"on {test:.1%} of the others. Limits hold for records like these: drawn singly "
+                "from the same population, and assigned to models like these by fair coin tosses."
             )
             if self.found.get("sizes", True) == {}:
                 caveats.append("Smaller models could not be trained: there is no trend with size.")

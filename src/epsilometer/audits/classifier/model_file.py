@@ -448,7 +448,7 @@ class _Search:
                 self.add(
                     "rebuilt",
                     round(rebuilt.hits / rebuilt.tried * self.n),
-                    f"From the coefficients of {name}, whoever knows all other records "
+                    f"From the coefficients of {name}, anyone who knows all other records "
                     f"computes the missing one: {rebuilt.hits:,} of {rebuilt.tried:,} tried.",
                 )
         if untried:

@@ -390,7 +390,7 @@ def list_statistics(table: Table, matrix: Any, means: FloatArray) -> list[tuple[
     """Return which statistics of all records a matrix holds: how many people, and in words."""
     found = []
     if are_near(table, matrix, means):
-        said = "holds means of many records: whoever knows all others computes the missing one."
+        said = "holds means of many records: who knows all the others can compute the missing one."
         found.append((table.values.shape[0], said))
     if table.sparse or hasattr(matrix, "tocsr") or not np.isfinite(table.values).all():
         return found

@@ -207,7 +207,7 @@ def refuse_claim(subject: PublishedModel, request: Request) -> None:
     if request.claim is not None:
         raise InvalidArgument(
             f"Expected no claim for {name}: its rules decide whether it may be released. "
-            f"Give rules=({subject.limiting.__name__}(limit=1.0),), say."
+            f"For example: rules=({subject.limiting.__name__}(limit=1.0),)."
         )
     if request.until is not None:
         raise InvalidArgument(

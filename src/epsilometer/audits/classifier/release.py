@@ -381,7 +381,7 @@ def _apply_rule(
             found = _limit_attacks(name, limit, limits, "TPR − FPR", _word_advantage, *said)
             return _follow_trend(found, findings)
         case CaughtAtMost(limit, fpr):
-            name = f"no attack catches more than {limit:.3g} at {fpr:.3g} false positives"
+            name = f"no attack's TPR above {limit:.3g} at FPR {fpr:.3g}"
             limits = [
                 (f, clusters.tpr_at(attack.scores, fpr, confidence=confidence))
                 for f, attack in zip(findings, measured.attacks, strict=True)
@@ -393,8 +393,8 @@ def _apply_rule(
 
 def _word_advantage(value: float) -> str:
     return (
-        f"An attacker tells for {100 * (1 + value) / 2:.0f} of 100 people whether they are in the "
-        "data, where guessing tells it for 50."
+        f"An attacker correctly decides for {100 * (1 + value) / 2:.0f} of 100 people whether they "
+        "are in the data; guessing is right for 50."
     )
 
 
@@ -426,8 +426,8 @@ def _limit_attacks(
             outcome, why = "fail", f"{plain(value)} {why}, above {limit:g}."
         elif high > limit:
             why += (
-                f": it may be on either side of {limit:g}. More records would narrow it; so may "
-                "more models, which a precision asks for."
+                f": it may be on either side of {limit:g}. More records would narrow the interval; "
+                "so may more models, which a precision requests."
             )
         elif mismatch:
             why += f", at most {limit:g}; but {mismatch}"
@@ -450,8 +450,8 @@ def _follow_trend(found: RuleFinding, attacks: Sequence[MembershipFinding]) -> R
         return found
     top = max(known, key=lambda attack: attack.full_high or 0.0)
     why = (
-        f"{found.finding} Attacked were models of half the records. By the trend over three sizes, "
-        f"a model of all would have {top.full_advantage:.3f} ({top.full_low:.3f} to "
+        f"{found.finding} The attacked models have half of the records. By the trend over three "
+        f"sizes, a model of all would have {top.full_advantage:.3f} ({top.full_low:.3f} to "
         f"{top.full_high:.3f})"
     )
     below = max(attack.full_high or 0.0 for attack in known) <= found.limit

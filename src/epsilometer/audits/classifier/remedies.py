@@ -67,7 +67,7 @@ def list_remedies(subject: Classifier, riskiest: IntArray, *, exposed: int) -> I
         >>> from sklearn.neighbors import KNeighborsClassifier
         >>> subject = Classifier(KNeighborsClassifier(1), np.eye(8), np.arange(8) % 2)
         >>> [each.action for each in list_remedies(subject, np.arange(8), exposed=0)][:2]
-        ['Publish an API in place of the file.', 'Show 2 decimals, by an API.']
+        ['Publish an API instead of the file.', 'Show 2 decimals, through an API.']
     """
     # What is trained anew is no longer the model that was fitted elsewhere, nor in its file.
     known = replace(subject, fitted=None, model_file=None)
@@ -88,13 +88,13 @@ def list_remedies(subject: Classifier, riskiest: IntArray, *, exposed: int) -> I
 def _show_less(subject: Classifier) -> Iterator[_Change]:
     api = {"published_as": "api", "rules": _without_file(subject)}
     if subject.published_as == "file":
-        yield "Publish an API in place of the file.", replace(subject, **api)
+        yield "Publish an API instead of the file.", replace(subject, **api)
     if subject.published_as != "labels":
         for decimals in (2, 1):
             if subject.decimals is None or decimals < subject.decimals:
                 changed = replace(subject, **{**api, "decimals": decimals})
                 word = "decimal" if decimals == 1 else "decimals"
-                by = ", by an API" if subject.published_as == "file" else ""
+                by = ", through an API" if subject.published_as == "file" else ""
                 yield f"Show {decimals} {word}{by}.", changed
         changed = replace(subject, **{**api, "published_as": "labels", "decimals": None})
         yield "Publish class labels only.", changed

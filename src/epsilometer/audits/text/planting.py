@@ -106,7 +106,7 @@ class PlantedTexts:
         stated = as_claim(claim, delta=delta)
         at = delta if stated is None else stated.delta
         if at is None:
-            raise InvalidArgument("Expected delta, got none. Give delta=1e-5, say, or a Claim.")
+            raise InvalidArgument("Expected delta, got none. Pass delta=1e-5 or a Claim.")
         return forecast_audit(
             self.wanted,
             claim=stated,

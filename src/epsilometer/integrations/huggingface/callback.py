@@ -84,7 +84,7 @@ class PrivacyAudit(TrainerCallback):
         self._planted, self._claim = planted, as_claim(claim, delta=delta)
         self._delta = delta if self._claim is None else self._claim.delta
         if self._delta is None:
-            raise InvalidArgument("Expected delta, got none. Give delta=1e-5, say, or a Claim.")
+            raise InvalidArgument("Expected delta, got none. Pass delta=1e-5 or a Claim.")
         if accountant is not None and not hasattr(accountant, "history"):
             raise InvalidArgument(
                 f"Expected an accountant with history, got {type(accountant).__name__}."

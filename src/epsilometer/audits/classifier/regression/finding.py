@@ -150,7 +150,7 @@ class RegressorResults(PublishedResults):
         caveats += [leak.finding for leak in self.leaks or () if leak.kind == "statistics"]
         if subject.noise is not None:
             caveats.append(
-                "Every answer has noise of its own: whoever asks k times averages it out, and sees "
+                "Every answer has its own noise: someone who asks k times averages it out and sees "
                 "changes √k times as clearly."
             )
         if "attacks" in self.found:
@@ -166,13 +166,13 @@ class RegressorResults(PublishedResults):
         change = result.one(PredictionChange)
         if change is not None and change.exposed:
             yield (
-                f"Look at the riskiest records: {RECORDS} in the run's directory says which they "
-                "are. What makes them stand out may be a mistake in the data."
+                f"Look up the riskiest records: {RECORDS} in the run directory lists their rows. "
+                "They may stand out because of a mistake in the data."
             )
         if result.verdict == judge.DO_NOT_RELEASE and self.task.subject.published_as == "file":
-            yield "Audit an API in place of the file, with predictions rounded or with noise."
+            yield "Audit an API instead of the file, with predictions rounded or with noise."
         if result.verdict == judge.CANNOT_TELL:
-            yield "To be able to tell, measure more: all records, more shadows, more records."
+            yield "To decide, measure more: all records, more shadow models, more data."
         if result.verdict == judge.RELEASE:
             yield (
                 "Publish what was audited: this model, trained on these records in this way. After "

@@ -106,6 +106,6 @@ def _word_threat(found: ThreatFinding) -> str:
     if found.note:
         return found.note
     return (
-        f"Whether anybody like this was in the data is told for {50 * (1 + found.value):.0f} of "
-        "100 people, where guessing tells it for 50."
+        f"Whether someone like this was in the data is decided correctly for "
+        f"{50 * (1 + found.value):.0f} of 100 people; guessing is right for 50."
     )

@@ -78,7 +78,7 @@ class Report:
 REPORTS = (
     Report(
         "demo",
-        "Two trainings, one claim",
+        "Two training programs, one claim",
         "Softmax regression on handwritten digits, trained thousands of times: as claimed, and "
         "with √σ where σ was meant. The second is refuted.",
         "epsilometer demo",

@@ -185,7 +185,7 @@ def test_estimate_for_people_fits_a_page_and_names_its_file(scores_csv: Path) ->
 
 
 def test_a_design_is_stated_by_an_option_or_by_the_file(scores_csv: Path, tmp_path: Path) -> None:
-    said = "Design: canaries of one run, each put in by its own fair coin."
+    said = "Design: canaries of one run, each included by its own fair coin toss."
     by_option = call("estimate", scores_csv, "--delta", "1e-5", "--design", "coins", "--quiet")
     lines = scores_csv.read_text("utf-8").splitlines()
     stated = tmp_path / "stated.csv"

@@ -14,7 +14,7 @@ Design: TypeAlias = Literal["runs", "coins", "fixed", "paired"]
 CANARIES: tuple[Design, ...] = ("coins", "fixed", "paired")  # of one run
 _DESIGNS = {
     "runs": "independent runs, one score each",
-    "coins": "canaries of one run, each put in by its own fair coin",
+    "coins": "canaries of one run, each included by its own fair coin toss",
     "fixed": "canaries of one run, a fixed number of them put in at random",
     "paired": "pairs of canaries of one run, one of each pair put in by a fair coin",
 }
@@ -25,12 +25,12 @@ def describe_design(design: str, inclusion: float = 0.5) -> str:
 
     Example:
         >>> describe_design("coins", 0.25)
-        'canaries of one run, each put in by its own coin with chance 0.25'
+        'canaries of one run, each included by its own coin toss with probability 0.25'
     """
     said = _DESIGNS.get(design, "")
     if inclusion == 0.5:
         return said
-    return f"{said.replace('fair coin', 'coin')} with chance {inclusion:g}"
+    return f"{said.replace('fair coin', 'coin')} with probability {inclusion:g}"
 
 
 class Sides(NamedTuple):

@@ -1,4 +1,4 @@
-"""List trainings with Opacus whose batches or steps are not the ones on the books."""
+"""List training runs with Opacus whose batches or steps are not the ones on the books."""
 
 # mypy: allow-subclassing-any, allow-untyped-calls
 

@@ -1,4 +1,4 @@
-"""List trainings with Opacus in which one record can change too much."""
+"""List training runs with Opacus in which one record can change too much."""
 
 # mypy: allow-subclassing-any, allow-untyped-calls
 

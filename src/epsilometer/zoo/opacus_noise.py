@@ -1,4 +1,4 @@
-"""List trainings with Opacus whose noise is wrong."""
+"""List training runs with Opacus whose noise is wrong."""
 
 # mypy: allow-subclassing-any, allow-untyped-calls
 

@@ -10,7 +10,7 @@ from epsilometer.zoo.runner import Outcome
 BEGIN, END = "<!-- seeds -->\n", "<!-- end of seeds -->\n"
 KINDS = {
     "step": "Plain functions",
-    "opacus": "Trainings with Opacus",
+    "opacus": "Training runs with Opacus",
     "flower": "Federated runs with Flower",
 }
 

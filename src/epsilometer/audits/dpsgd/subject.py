@@ -1,4 +1,4 @@
-"""Audit DP-SGD by thousands of real trainings, with a canary and without it."""
+"""Audit DP-SGD by thousands of real training runs, with a canary and without it."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace

@@ -263,14 +263,14 @@ class FederatedJob:
 
 
 def make_job(subject: Federated, request: Request) -> FederatedJob:
-    """Return the trainings of an audit, all settings checked."""
+    """Return the training runs of an audit, all settings checked."""
     claim = request.fill_claim(adjacency="zero_out", unit="client")
     request = dataclasses.replace(request, claim=claim)
     delta = request.known_delta
     _validate.open_unit(delta=delta)
     if request.until is not None:
         raise InvalidArgument(
-            "Expected no until=… with Federated, whose trainings are each seen as a whole, got "
+            "Expected no until=… with Federated, whose training runs are each seen as a whole, got "
             f"{request.until!r}."
         )
     filled = subject.fill_defaults()

@@ -154,7 +154,7 @@ class OneByOne:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DropoutRuns:
-    """What MC dropout says of records, over many trainings.
+    """What MC dropout says of records, over many training runs.
 
     Attributes:
         training: How models are trained; its ``runs`` are trained at once.

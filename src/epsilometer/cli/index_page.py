@@ -82,9 +82,8 @@ def _build(history: History, entries: Sequence[Entry], file: Path) -> Document:
 def _word_counts(entries: Sequence[Entry]) -> str:
     """Count audits, not their views: all entries of one file have its verdict."""
     verdicts = {entry.path: entry.verdict for entry in entries}.values()
-    bad = sum(verdict in judge.BAD for verdict in verdicts)
-    unclear = sum(verdict in judge.UNCLEAR for verdict in verdicts)
-    many = "1 audit" if len(verdicts) == 1 else f"{len(verdicts):,} audits"
+    bad, unclear = (sum(v in kind for v in verdicts) for kind in (judge.BAD, judge.UNCLEAR))
+    many = f"{len(verdicts):,} audit{'s'[: len(verdicts) != 1]}"
     return f"{many}: {bad:,} refuted or not to be released, {unclear:,} cannot be judged."
 
 

@@ -54,8 +54,7 @@ def show(*renderables: "RenderableType") -> None:
     from rich import console
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()
-    wide = None if terminal else _PLAIN_WIDTH
+    wide = None if sys.stdout.isatty() else _PLAIN_WIDTH
     # What is shown is text: no markup, no emoji, no links.
     screen = console.Console(
         width=wide, file=sys.stdout, markup=False, emoji=False, highlight=False
@@ -63,9 +62,8 @@ def show(*renderables: "RenderableType") -> None:
     # rich would exit with 1, which means refuted.
     screen.on_broken_pipe = _end_pipe  # type: ignore[method-assign]
     for renderable in renderables:
-        group = renderable.renderables if isinstance(renderable, console.Group) else [renderable]
-        for part in group:
-            screen.print(part, soft_wrap=isinstance(part, Text) and not terminal)
+        for part in getattr(renderable, "renderables", [renderable]):  # of a group
+            screen.print(part, soft_wrap=isinstance(part, Text) and wide is not None)
 
 
 def _end_pipe() -> None:

@@ -180,7 +180,7 @@ def test_training_that_ignores_the_record_is_spared() -> None:
     assert result.verdict == judge.NOT_REFUTED
     assert runs_of(result).tested == 0
     assert result.find(FormFinding)[0].accuracy is None
-    assert any("nothing is known of utility" in caveat for caveat in result.caveats)
+    assert any("utility was not measured" in caveat for caveat in result.caveats)
 
 
 def test_ensembles_are_audited_by_the_same_protocol(rng: np.random.Generator) -> None:
@@ -399,7 +399,7 @@ def test_the_finest_form_below_the_line_is_chosen() -> None:
     assert plan_of(result).epsilon == 1.0
     few = audit(factory, runs=8, test=None, line=1.0)
     assert plan_of(few).chosen is None
-    assert "as many without it, might settle it" in few.advice[-1]
+    assert "as many without it, might decide" in few.advice[-1]
 
 
 @pytest.mark.parametrize(

@@ -137,11 +137,11 @@ def judge_forms(
         ),
         advice=plan.advice,
         caveats=(
-            f"Bounds of {len(forms)} forms share the confidence; points of sweeps have it each "
-            "alone, and decide nothing.",
-            "Utility is that of models without the record."
+            f"The bounds of {len(forms)} forms share the confidence; each point of a sweep has it "
+            "on its own, and decides nothing.",
+            "Utility is measured on models trained without the record."
             if collected.tested
-            else "No test records were given: nothing is known of utility.",
+            else "No test records were given, so utility was not measured.",
             *caveats,
             *(said for shown in forms for said in _word_spread(shown)),
         ),
@@ -389,8 +389,8 @@ def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
         advice.append(f"No output format is known to stay below the limit ({line}).")
     else:
         advice.append(
-            f"Publish {chosen}: the most detailed format that stays below the limit ({line}) under "
-            "these attacks on this record."
+            f"Publish {'class labels' if chosen == 'label' else chosen}: the most detailed format "
+            f"that stays below the limit ({line}) under these attacks on this record."
         )
     before = findings if chosen is None else findings[: findings.index(below[0])]
     if finer := [each for each in before if each.standing == "unclear"]:
@@ -399,10 +399,10 @@ def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
         advice.append(
             f"Unclear for {'; '.join(each.form for each in finer)}: "
             + (
-                f"{needed:,} runs with the record, and as many without it, might settle it for "
+                f"{needed:,} runs with the record, and as many without it, might decide about "
                 f"{first.form}."
                 if needed
-                else "more runs might settle it."
+                else "more runs might decide."
             )
         )
     if all(each.standing == "above" for each in findings):

@@ -116,6 +116,7 @@ def test_the_verdict_decides_the_exit_code(
     assert as_text.stdout.startswith(f"{verdict.upper()}: ")
     assert quiet.stdout.startswith(f"{verdict.upper()}: ")
     assert len(quiet.stdout.splitlines()) == 1
+    assert as_text.stdout.startswith(quiet.stdout)  # not wrapped where nothing is as wide as it
     assert quiet.stderr == ""
 
 

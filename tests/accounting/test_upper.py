@@ -25,7 +25,8 @@ from epsilometer.samplers import (
     Shuffle,
     WithoutReplacement,
 )
-from epsilometer.sampling import FixedSize
+from epsilometer.sampling import BatchSampler, FixedSize
+from epsilometer.sampling.samplers import expected_rate, find_law
 from epsilometer.stats.gaussians import gaussian_delta, gaussian_epsilon
 
 # (noise, steps, epochs, δ)
@@ -72,6 +73,15 @@ def test_allocation_of_two_bins_is_that_of_quadrature(noise: float, delta: float
     found = allocation_epsilon(noise_multiplier=noise, steps=2, delta=delta)
     assert bins_delta(found, noise) <= delta * (1 + 1e-6)  # an upper bound
     assert bins_delta(found * 0.998, noise) > delta  # and a tight one
+
+
+@pytest.mark.parametrize(("noise", "delta"), [(5.0, 1e-7), (20.0, 1e-7), (5.0, 1e-5)])
+def test_both_ends_of_two_bins_hold_the_truth(noise: float, delta: float) -> None:
+    """Rounding of an FFT once put the lower end above the truth here, and above the upper end."""
+    training = {"noise_multiplier": noise, "steps": 2, "delta": delta, "sampler": BallsInBins()}
+    lower, upper = shuffle_epsilon(**training), shuffle_upper(**training)
+    assert lower.low < upper.high
+    assert bins_delta(lower.low, noise) > delta > bins_delta(upper.high, noise)
 
 
 def test_allocation_of_one_bin_is_the_gaussian_mechanism() -> None:
@@ -285,6 +295,19 @@ def test_each_sampler_has_its_bound(sampler: object, method: str) -> None:
     assert bool(found.cites) == (method != "none")
 
 
+@pytest.mark.parametrize(("records", "batch_size"), [(30, 20), (1050, 100), (60, 20)])
+def test_poisson_batches_have_the_rate_that_is_accounted_for(records: int, batch_size: int) -> None:
+    """Of 30 records in batches of 20 two steps were drawn at 2/3, and booked at 1/2."""
+    steps = -(-records // batch_size)
+    assert expected_rate(Poisson(), records, batch_size) == find_law(Poisson(), steps).rate
+    drawn = BatchSampler(Poisson(), records=records, batch_size=batch_size, seed=0)
+    taken = [sum(map(len, drawn)) for _ in range(200)]
+    spread = math.sqrt(records * (1 - 1 / steps) / 200)
+    assert np.mean(taken) == pytest.approx(records, abs=5 * spread)
+    with pytest.raises(InvalidArgument, match="a sampler with a rate"):
+        shuffle_upper(noise_multiplier=1, steps=7, delta=1e-5, sampler=Poisson(steps=7))
+
+
 def test_a_sampler_of_others_gets_no_more_than_it_promises() -> None:
     """A law without secrecy says nothing about the other records: batches count as known."""
 
@@ -377,6 +400,11 @@ def test_fixed_sizes_cost_next_to_nothing_or_too_much() -> None:
         assert 50 < fitted.size < 150
         tight = FixedSize(inner, 60)
         assert shuffle_upper(**setting, sampler=tight).high == math.inf
+    # More records than the bound counts on are not drawn.
+    many = FixedSize.fit(BallsInBins(steps=10), records=1000, batch_size=100, delta=1e-5)
+    assert many.size > 100
+    with pytest.raises(InvalidArgument, match="batch_size ≥ 100"):
+        list(BatchSampler(many, records=1000, batch_size=20))
     free = poisson_epsilon(
         noise_multiplier=1.0, sampling_rate=0.01, steps=300, delta=1e-5, adjacency="zero_out"
     )

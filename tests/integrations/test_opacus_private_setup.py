@@ -8,8 +8,8 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import BatchMemoryManager
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch import distributed, nn
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, TensorDataset
 
 from epsilometer.accounting.pld import poisson_epsilon
 from epsilometer.accounting.shuffle_upper import shuffle_upper
@@ -34,7 +34,9 @@ def prepare(sampler: str = "balls-in-bins", **options: Any) -> tuple[Any, ...]:
         engine,
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=BATCH, shuffle=True),
+        data_loader=DataLoader(
+            data, batch_size=BATCH, sampler=options.pop("order", None) or RandomSampler(data)
+        ),
         noise_multiplier=options.pop("noise_multiplier", 1.0),
         max_grad_norm=1.0,
         sampler=sampler,
@@ -163,6 +165,28 @@ def test_a_run_is_resumed_with_its_books() -> None:
         again.accountant.load_state_dict(state)
 
 
+def test_a_resumed_run_draws_other_batches_by_the_same_seed() -> None:
+    """Bins that were drawn twice alike would hide less than what is booked."""
+    engine, _, _, loader = prepare()
+    first = list(loader.batch_sampler)
+    again, _, _, loader = prepare()
+    again.accountant.load_state_dict(engine.accountant.state_dict())
+    assert list(loader.batch_sampler) != first
+
+
+def test_more_steps_than_batches_prove_nothing() -> None:
+    """Batches that are used again, or are of another loader."""
+    engine, module, optimizer, loader = prepare()
+    kept = list(loader)
+    train(module, optimizer, kept)
+    assert engine.get_epsilon(DELTA) < math.inf
+    train(module, optimizer, kept[:1])
+    assert engine.get_epsilon(DELTA) == math.inf
+    again, *_ = prepare()
+    again.accountant.load_state_dict(engine.accountant.state_dict())
+    assert again.get_epsilon(DELTA) == math.inf
+
+
 def test_check_says_that_the_reported_epsilon_stands() -> None:
     engine, module, optimizer, loader = prepare()
     train(module, optimizer, loader)
@@ -188,7 +212,7 @@ def test_audits_of_a_run_know_no_canaries_for_it_and_say_so() -> None:
         audited(engine, optimizer, loader)
 
 
-def test_bad_calls_are_refused() -> None:
+def test_bad_calls_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidArgument, match="PrivacyEngine"):
         make_private(
             object(),
@@ -204,6 +228,13 @@ def test_bad_calls_are_refused() -> None:
         prepare(poisson_sampling=True)
     with pytest.raises(InvalidArgument, match="physical_size ≥ 8"):
         prepare(physical_size=5)
+    with pytest.raises(InvalidArgument, match="over all 80 records"):
+        prepare(order=SubsetRandomSampler(range(40)))
+    with monkeypatch.context() as faked:
+        faked.setattr(distributed, "is_initialized", lambda: True)
+        faked.setattr(distributed, "get_world_size", lambda: 2)
+        with pytest.raises(InvalidArgument, match="one process, got 2"):
+            prepare()
     engine, module, optimizer, loader = prepare()
     train(module, optimizer, loader, steps=1)
     with pytest.raises(InvalidArgument, match="booked nothing"):

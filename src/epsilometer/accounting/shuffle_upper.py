@@ -83,7 +83,8 @@ def shuffle_upper(
         epochs: Number of passes over all records.
         delta: δ.
         sampler: ``Shuffle`` by default.
-        batch_size: Needed by samplers whose law depends on it, and by ``FixedSize``.
+        batch_size: Needed by samplers whose law depends on it, and by ``FixedSize``. There are at
+            most ``steps`` times as many records.
 
     Example:
         >>> from epsilometer.samplers import BallsInBins
@@ -197,7 +198,11 @@ def _find_bounds(sampler: Sampler, steps: int, epochs: int, batch_size: int | No
             sampler, _find_bounds(inner, steps, epochs, batch_size), steps, epochs, batch_size
         )
     law = find_law(sampler, steps, batch_size)
-
+    if law.is_poisson and not getattr(sampler, "rate", None) and getattr(sampler, "steps", None):
+        raise InvalidArgument(
+            f"Expected a sampler with a rate, got {sampler!r}: its batches have batch_size / "
+            "records, which its steps do not tell."
+        )
     return lambda noise, delta: min(_list_bounds(law, noise, epochs, delta))
 
 

@@ -141,13 +141,16 @@ def _count_steps(settings: dict[str, Any], dataset_size: int | None) -> int:
         raise InvalidArgument("Expected --steps, or --dataset-size and --batch-size, got neither.")
     if not 1 <= batch_size <= dataset_size:
         raise InvalidArgument(f"Expected --batch-size from 1 to {dataset_size}, got {batch_size}.")
-    # A ragged last batch is dropped, as loaders for DP-SGD do.
-    return dataset_size // int(batch_size)
+    # A ragged last batch is kept, as by PyTorch. Its place is likelier to be empty of the record,
+    # which hides it less than as many equal batches do: their ε is a lower end.
+    return -(-dataset_size // int(batch_size))
 
 
 def _sweep(source: str, table: Path | None) -> None:
     rows = [_make_row(**setting) for setting in _read_settings(source)]
-    show(make_table(rows[0], (map(one_line, row.values()) for row in rows), right=True))
+    shown = [_join_ends(row) for row in rows]
+    lines = (map(one_line, row.values()) for row in shown)
+    show(make_table(shown[0], lines, right=True, pad_edge=False))
     if table is not None:
         text = to_csv_text(tuple(rows[0]), [tuple(row.values()) for row in rows])
         write_text(text, table)
@@ -182,6 +185,21 @@ def _make_row(
         "times": f"{exact.low / poisson:.1f}" if poisson else "–",
         "noise necessary": number(needed, 3),
         "noise sufficient": number_up(enough, 3),
+    }
+
+
+def _join_ends(row: dict[str, str]) -> dict[str, str]:
+    """Return a row with both ends in one column, so that a terminal shows all digits."""
+    name, noise, steps, epochs, delta, reported, low, high, times, needed, enough = row.values()
+    return {
+        "name": name,
+        "noise": noise,
+        "batches": f"{steps} × {epochs}",
+        "δ": delta,
+        "Poisson ε": reported,
+        "ε of shuffling": f"[{low}, {high}]",
+        "times": times,
+        "noise needed": f"[{needed}, {enough}]",
     }
 
 

@@ -9,7 +9,7 @@ from scipy.special import bdtrc
 
 from epsilometer import _validate
 from epsilometer.errors import InvalidArgument
-from epsilometer.sampling.samplers import Sampler, expected_rate, label_sampler
+from epsilometer.sampling.samplers import Sampler, label_sampler, pin_sampler
 from epsilometer.types import FloatArray, IntArray
 
 
@@ -71,11 +71,12 @@ class FixedSize:
         _check(records, batch_size)
         _validate.open_unit(delta=delta)
         steps = _count_steps(inner, records, batch_size)
+        rate = getattr(pin_sampler(inner, records, batch_size), "rate", None) or 1 / steps
         allowed = 1e-3 * delta / ((1 + math.exp(epsilon)) * steps * epochs)
-        low, high = batch_size, records
+        low, high = math.ceil(rate * records), records
         while low < high:
             middle = (low + high) // 2
-            if _exceeds(records, expected_rate(inner, records, batch_size), middle) <= allowed:
+            if _exceeds(records, rate, middle) <= allowed:
                 high = middle
             else:
                 low = middle + 1
@@ -90,6 +91,12 @@ class FixedSize:
         self, records: int, batch_size: int, *, rng: np.random.Generator
     ) -> Iterator[IntArray]:
         """Return one epoch, as of :class:`Sampler`."""
+        steps = _count_steps(self.inner, records, batch_size)
+        if records > steps * batch_size:  # more than ``overflow`` counts on
+            raise InvalidArgument(
+                f"Expected batch_size ≥ {-(-records // steps)}, {records} records over {steps} "
+                f"batches, got {batch_size}."
+            )
         for batch in self.inner.batches(records, batch_size, rng=rng):
             cut = batch.size > self.size
             yield rng.choice(batch, self.size, replace=False) if cut else batch

@@ -158,7 +158,8 @@ def is_displacing(sampler: Sampler) -> bool:
 
 def expected_rate(sampler: Sampler, records: int, batch_size: int) -> float:
     """Return the chance that a batch has a given record."""
-    return getattr(sampler, "rate", None) or batch_size / records
+    pinned = pin_sampler(sampler, records, batch_size)
+    return getattr(pinned, "rate", None) or batch_size / records
 
 
 def pin_sampler(sampler: Sampler, records: int, batch_size: int) -> Sampler:
@@ -218,7 +219,8 @@ class Shuffle:
     ``poisson_sampling=False``.
 
     Attributes:
-        drop_last: Leave a ragged last batch out; other records are left out every epoch.
+        drop_last: Leave a ragged last batch out; other records are left out every epoch. The
+            accountant counts on none: with few batches the ε of such training can be smaller.
 
     Example:
         >>> [b.tolist() for b in Shuffle().batches(6, 2, rng=np.random.default_rng(0))]
@@ -435,7 +437,8 @@ class Poisson:
     Who: Opacus's ``DPDataLoader`` (``poisson_sampling=True``); hardly anyone else.
 
     Attributes:
-        rate: The chance, in (0, 1]; batch_size / records if not given.
+        rate: The chance, in (0, 1]. If not given: batch_size / records with ``steps``, else one
+            over the number of batches.
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
 
     Example:
@@ -472,10 +475,10 @@ class Poisson:
 
     def pin(self, records: int, batch_size: int) -> "Poisson":
         """Return the sampler with rate and steps fixed."""
-        return Poisson(
-            rate=expected_rate(self, records, batch_size),
-            steps=self.steps or -(-records // batch_size),
-        )
+        # 1/steps, as ``law`` has it: batch_size / records is more where the last batch is ragged.
+        usual = -(-records // batch_size)
+        rate = self.rate or (batch_size / records if self.steps else 1 / usual)
+        return Poisson(rate=rate, steps=self.steps or usual)
 
     def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
         """Return ln of the chance of the likeliest epoch: every coin on its likelier side."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from opacus import PrivacyEngine  # type: ignore[import-untyped]
 from opacus.accountants import IAccountant  # type: ignore[import-untyped]
 from opacus.data_loader import wrap_collate_with_empty  # type: ignore[import-untyped]
+from torch import distributed
 from torch.utils import data
 
 from epsilometer import _validate
@@ -43,9 +44,10 @@ def make_private(
 
     Guarantee: the booked ε is at least the true one, for neighbours with a record zeroed out, or
         removed while the number of batches stays; by ``epsilometer.shuffle_upper``. An epoch that
-        was begun counts as a whole one, and the smallest noise counts for all.
-    Assumption: every batch of the returned loader is used for exactly one step. One process; no
-        batches are accumulated. Randomness of batches is NumPy's, seeded by the operating system.
+        was begun counts as a whole one, and the smallest noise counts for all. With more steps than
+        batches drawn ε is infinite.
+    Assumption: every batch of the returned loader is used for exactly one step; no batches are
+        accumulated. Randomness of batches is NumPy's, seeded by the operating system.
 
     Args:
         engine: A ``PrivacyEngine``; its accountant is replaced, so it must have booked nothing.
@@ -75,6 +77,16 @@ def make_private(
             "Expected no poisson_sampling, got one: sampler= says how batches are drawn."
         )
     records = len(data_loader.dataset)
+    if len(data_loader.sampler) != records:
+        raise InvalidArgument(
+            f"Expected a loader over all {records} records of its dataset, got one over "
+            f"{len(data_loader.sampler)}. Give it a torch.utils.data.Subset."
+        )
+    joined = distributed.is_available() and distributed.is_initialized()
+    if joined and (processes := distributed.get_world_size()) > 1:
+        raise InvalidArgument(
+            f"Expected one process, got {processes}: each would draw batches of its own."
+        )
     batch_size = -(-records // steps)
     drawn = _choose_sampler(sampler, steps, records, physical_size)
     batches = CountedBatches(drawn, records, batch_size, seed=seed)
@@ -125,14 +137,21 @@ def _choose_sampler(name: str, steps: int, records: int, physical_size: int | No
 
 
 class CountedBatches(BatchSampler):
-    """Batches that count the epochs which were begun."""
+    """Batches that count themselves, and the epochs which were begun."""
 
     begun: int = 0
+    drawn: int = 0
 
     def __iter__(self) -> Iterator[list[int]]:
         """Draw one epoch, and count it."""
         self.begun += 1
-        yield from super().__iter__()
+        for batch in super().__iter__():
+            self.drawn += 1
+            yield batch
+
+    def skip(self, epochs: int) -> None:
+        """Take randomness that no run of this many epochs with the same seed has used."""
+        self.rng = self.rng.spawn(epochs + 1)[-1]
 
 
 class ProvedAccountant(IAccountant):  # type: ignore[misc]
@@ -148,7 +167,7 @@ class ProvedAccountant(IAccountant):  # type: ignore[misc]
     def __init__(self, batches: CountedBatches) -> None:
         super().__init__()
         self.batches = batches
-        self.epochs_before = 0  # of a run that was resumed
+        self.epochs_before = self.drawn_before = 0  # of a run that was resumed
 
     @property
     def sampler(self) -> Sampler:
@@ -160,6 +179,11 @@ class ProvedAccountant(IAccountant):  # type: ignore[misc]
         """Epochs that were begun, or more where there are more steps on the books."""
         booked = -(-len(self) // len(self.batches))
         return max(self.epochs_before + self.batches.begun, booked)
+
+    @property
+    def drawn(self) -> int:
+        """Batches that were drawn."""
+        return self.drawn_before + self.batches.drawn
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Book one step.
@@ -181,12 +205,16 @@ class ProvedAccountant(IAccountant):  # type: ignore[misc]
             self.history.append((noise_multiplier, sample_rate, 1))
 
     def get_epsilon(self, delta: float) -> float:
-        """Return a proved upper bound on the ε of all steps on the books."""
+        """Return a proved upper bound on the ε of all steps on the books.
+
+        Infinite where there are more steps than batches: some were of a batch again, or of another
+        loader's, and nothing is proved about that.
+        """
         _validate.open_unit(delta=delta)
         if not self.history:
             return 0.0
         least = min(noise for noise, _, _ in self.history)
-        if least <= 0:
+        if least <= 0 or len(self) > self.drawn:
             return math.inf
         if isinstance(self.sampler, Poisson):
             return varied_poisson_epsilon(
@@ -213,9 +241,9 @@ class ProvedAccountant(IAccountant):  # type: ignore[misc]
         return "proved bound"
 
     def state_dict(self, destination: MutableMapping[str, Any] | None = None) -> Any:
-        """Return the books, and the epochs that were begun."""
+        """Return the books, the epochs that were begun, and the batches that were drawn."""
         state = super().state_dict(destination)
-        state["epochs"] = self.epochs
+        state["epochs"], state["drawn"] = self.epochs, self.drawn
         return state
 
     def load_state_dict(self, state_dict: Any) -> None:
@@ -226,3 +254,5 @@ class ProvedAccountant(IAccountant):  # type: ignore[misc]
                 "Expected a state with epochs, as this accountant writes it, got one without."
             )
         self.epochs_before = int(state_dict["epochs"])
+        self.drawn_before = int(state_dict.get("drawn", len(self)))
+        self.batches.skip(self.epochs_before)

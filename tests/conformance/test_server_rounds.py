@@ -184,6 +184,38 @@ def count_one_twice_more(every: Arrays, weights: FloatArray) -> Arrays:
     return average_all(every, more)
 
 
+def count_long_ones_twice(every: Arrays, weights: FloatArray) -> Arrays:
+    squares = sum(np.sum(np.square(part), axis=(1, 2)) for part in every.values())
+    return average_all(every, weights * np.where(np.sqrt(squares) > 0.99, 2.0, 1.0))
+
+
+def take_the_first(every: Arrays, weights: FloatArray) -> Arrays:
+    return {name: part[0] for name, part in every.items()}
+
+
+class Repeat:
+    """Add the mean of the round before again."""
+
+    def __init__(self) -> None:
+        self.last: Arrays = {}
+
+    def __call__(self, every: Arrays, weights: FloatArray) -> Arrays:
+        now = average_all(every, weights)
+        last, self.last = self.last or now, now
+        return {name: (part + last[name]) / 2 for name, part in now.items()}
+
+
+class Centred:
+    """Draw noise whose sum is zero."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+
+    def normal(self, size: Any) -> FloatArray:
+        drawn = self.rng.normal(size=size)
+        return np.asarray(drawn - drawn.mean())
+
+
 WIDE = {"a": (40, 30), "b": (20, 20)}
 OTHER = {"replies": 30, "shapes": WIDE, "spread": 0.02, "uneven": 2.0}
 WRONG: dict[str, tuple[str, dict[str, Any]]] = {
@@ -203,6 +235,16 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
         "weight of single clients",
         {**OTHER, "average": count_one_twice_more, "rounds": 20},
     ),
+    "the long ones twice": (
+        "mean of all updates",
+        {**OTHER, "average": count_long_ones_twice, "spread": 0.05},
+    ),
+    "one reply": ("weight of single clients", {**OTHER, "average": take_the_first}),
+    "the round before": (
+        "updates of earlier rounds",
+        {**OTHER, "average": Repeat(), "spread": 0.05},
+    ),
+    "sums without noise": ("noise along updates", {"draw": lambda number, rng: Centred(rng)}),
     "seeds of rounds": (
         "noise that cannot be guessed",
         {"draw": lambda number, rng: np.random.default_rng(number)},
@@ -431,3 +473,47 @@ def test_settings_are_checked() -> None:
     with pytest.raises(InvalidArgument):
         AccountedMean(noise_multiplier=1.0, clip_norm={"a": -1.0})
     assert AccountedMean(noise_multiplier=1.0, clip_norm={"a": 3.0, "b": 4.0}).norm == 5.0
+
+
+@pytest.mark.parametrize(
+    ("send", "outcome", "verdict"),
+    [
+        (lambda mean, noise: mean + noise, "conforms", "conforms"),
+        (lambda mean, noise: mean, "violated", "violated"),  # noise is in what is returned alone
+        (lambda mean, noise: mean + noise / 4, "violated", "violated"),
+        (lambda mean, noise: (mean + noise) / 2, "not tested", "not tested"),  # may well be right
+        (lambda mean, noise: mean + 2 * noise, "not tested", "not tested"),
+    ],
+)
+def test_what_clients_are_sent_is_what_was_released(
+    send: Callable[[FloatArray, FloatArray], FloatArray], outcome: str, verdict: str
+) -> None:
+    rng, watch, model = np.random.default_rng(2), RoundWatch(), np.zeros(2000)
+    accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0)
+    for _ in range(4):
+        watch.begin({"a": model}, accounted)
+        updates = rng.normal(size=(30, 2000)) / 50
+        for update in updates:
+            watch.add({"a": model + update})
+        mean, noise = updates.mean(axis=0), rng.normal(size=2000) / 30
+        watch.end({"a": model + mean + noise})
+        watch.see_sent({"a": model + send(mean, noise)})
+        model = model + mean + noise
+    found = watch.finding()
+    assert found.check("weights that clients are sent").outcome == outcome
+    assert found.verdict == verdict
+
+
+def test_arrays_without_noise_that_change_are_named() -> None:
+    rng, watch = np.random.default_rng(2), RoundWatch()
+    accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0, without=("scale", "still"))
+    model = {"a": np.zeros(99), "n": np.arange(3), "scale": np.ones(2), "still": np.ones(2)}
+    for _ in range(2):
+        watch.begin(model, accounted)
+        watch.add(model)
+        new = {"a": rng.normal(size=99), "n": model["n"] + 1, "scale": 2 * model["scale"]}
+        model = {**model, **new}
+        watch.end(model)
+    check = watch.finding().check("arrays without noise")
+    assert check.outcome == "not tested"
+    assert check.seen.endswith("changed: 'n', 'scale'")

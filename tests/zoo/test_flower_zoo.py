@@ -11,7 +11,11 @@ FLAKE = 1e-6
 PROGRAMS = {program.id: program for program in list_programs("flower")}
 WRONG = [program for program in PROGRAMS.values() if not program.right]
 RIGHT = [program for program in PROGRAMS.values() if program.right]
-MISSED = ("EPS-0238",)  # one client counts three times: too few rounds to tell it from noise
+MISSED = (
+    "EPS-0238",  # one client counts three times: too few rounds to tell it from noise
+    "EPS-0260",  # weights of clients change at random: likewise
+    "EPS-0261",  # slices of a table: only equal coordinates of two rounds are compared
+)
 # One of everything that can break; the slow tests take all.
 REASONS = {
     "EPS-0202": "multiple of the mean",  # no rate is declared: small noise is too much of the mean
@@ -25,6 +29,10 @@ REASONS = {
     "EPS-0233": "noise on the clipped count",
     "EPS-0242": "noise that cannot be guessed",
     "EPS-0248": "independence within a step",
+    "EPS-0253": "weights that clients are sent",
+    "EPS-0254": "updates of earlier rounds",
+    "EPS-0255": "weight of single clients",
+    "EPS-0258": "noise along updates",
     "EPS-0249": "mean of all updates",
 }
 
@@ -44,7 +52,7 @@ def test_wrong_servers_are_found_for_the_right_reason(id: str) -> None:  # noqa:
     assert outcome.alarms[0].call == "audit_server_app"
 
 
-@pytest.mark.parametrize("id", ["EPS-1207", "EPS-1211", "EPS-1215"])
+@pytest.mark.parametrize("id", ["EPS-1207", "EPS-1211", "EPS-1215", "EPS-1226"])
 def test_right_servers_are_spared(id: str) -> None:  # noqa: A002
     outcome = run_program(PROGRAMS[id])
     assert outcome.ran

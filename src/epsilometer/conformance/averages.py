@@ -17,8 +17,8 @@ _TOLERANCE = 1e-3  # relative, of clipping in the clients' own arithmetic
 _CAPS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])  # stakes, in units of the noise
 MULTIPLES = (1.25, 2.0, 4.0)
 FRACTIONS = (0.0, 0.5, 0.75)
-_KINDS = 4  # of shifts that a check bets on, at most
-_TIMES = np.array([0.5, 1.0, 2.0, 4.0])  # by which a client's update counts more
+_KINDS = 5  # of shifts that a check bets on, at most
+_TIMES = np.array([0.5, 1.0, 2.0, 4.0, 8.0, 32.0])  # by which a client's update counts more
 
 
 class LeanCheck(EvidenceCheck):
@@ -83,7 +83,8 @@ class LeanCheck(EvidenceCheck):
 
     def compute_evidence(self) -> float | None:
         """Return the evidence so far; None where nothing could have been found."""
-        return self._bets.value() if self._information >= self.needed else None
+        value = self._bets.value()
+        return self.hide_little(value, could_find=self._information >= self.needed)
 
     def measure(self) -> tuple[float | None, None, None]:
         """Return how much of the longest shift was released."""
@@ -151,7 +152,7 @@ class WholeMean(LeanCheck):
     """Something else was averaged: a median, a trimmed mean, short updates alone."""
 
     name = "mean of all updates"
-    expected = "the mean of all updates is noised: no median, no mean of the short ones"
+    expected = "the mean of all updates is noised: no median, no mean of short or long ones"
     missing = "too few replies, or too few weights beside them"
 
     def see(self, found: WeightEstimates | None, number: int) -> None:
@@ -165,8 +166,68 @@ class WholeMean(LeanCheck):
     def describe(self) -> str:
         """Say what was seen, in a few words."""
         if self.judge(self.log_e) == judge.VIOLATED:
-            return "residuals follow a median, a trimmed mean or a mean of short updates"
-        return "residuals follow neither a median nor a mean of short updates"
+            return "residuals follow a median, a trimmed mean, or a mean of short or long updates"
+        return "residuals follow neither a median nor a mean of short or long updates"
+
+
+class EarlierUpdates(LeanCheck):
+    """Updates of earlier rounds were released again: of a buffer, say, or by momentum."""
+
+    name = "updates of earlier rounds"
+    expected = "updates count in their own round alone"
+    missing = "fewer than two rounds, or too few weights beside updates"
+
+    def see(self, found: WeightEstimates | None, number: int) -> None:
+        """Take the estimates of a round."""
+        self.bet([] if found is None else found.earlier, number)
+
+    def measure(self) -> tuple[None, None, None]:
+        """Return nothing: shifts of two kinds have no common measure."""
+        return None, None, None
+
+    def describe(self) -> str:
+        """Say what was seen, in a few words."""
+        follow = "follow" if self.judge(self.log_e) == judge.VIOLATED else "do not follow"
+        return f"residuals {follow} means of earlier rounds"
+
+
+class NoiseAlong(EvidenceCheck):
+    """Too little noise where updates are, or in the sum of an array.
+
+    What a right server leaves out of updates makes residuals longer there, never shorter.
+    """
+
+    name = "noise along updates"
+    expected = "noise of at least the accounted scale in every mixture of updates, and in sums"
+    missing = "too few weights beside updates"
+
+    def begin(self) -> None:
+        """Begin without observations."""
+        self._updates, self._sums, self._seen = Bets(), Bets(), 0
+        self._count, self._squares, self._least = 0, 0.0, math.inf
+
+    def see(self, ended: RoundSums, found: WeightEstimates | None, number: int) -> None:
+        """Take the residual of a round, and what its estimates say of mixtures of updates."""
+        parts = [*(part for _, part in ended.split(ended.residual)), ended.residual]
+        square = float(np.vdot(ended.mean, ended.mean))
+        along = float(np.vdot(ended.mean, ended.residual)) ** 2 / square if square else 1.0
+        sums = np.array([*(float(part.sum()) ** 2 / part.size for part in parts), along])
+        self._seen += 1
+        self._sums.add(evidence.scale_ratios(np.ones(sums.size), sums).ravel(), self._seen)
+        count, squares = (0, 0.0) if found is None else found.explained
+        self._updates.add(evidence.scale_ratios(count, squares), self._seen)
+        self._count, self._squares = self._count + count, self._squares + squares
+        self.keep_largest(number)
+
+    def compute_evidence(self) -> float | None:
+        """Return the evidence so far; None where nothing could have been found."""
+        value = evidence.average([self._updates.value(), self._sums.value()])
+        return self.hide_little(value, could_find=self._count > 0)
+
+    def describe(self) -> str:
+        """Say what was seen, in a few words."""
+        scale = math.sqrt(self._squares / self._count) if self._count else math.nan
+        return f"{scale:.3g} of the accounted scale in mixtures of updates"
 
 
 class ClientWeight(EvidenceCheck):
@@ -207,9 +268,8 @@ class ClientWeight(EvidenceCheck):
         logs = weights + _TIMES * along - _TIMES**2 * square / 2 - math.log(_TIMES.size)
         # One that counts three times could have been found: else nothing is said.
         found = 2 * square[:, 0] + weights[:, 0] - math.log(_TIMES.size)
-        if found.max() < math.log(1 / self._level):
-            return None
-        return evidence.add_weighted(logs.ravel())
+        value = evidence.add_weighted(logs.ravel())
+        return self.hide_little(value, could_find=found.max() >= math.log(1 / self._level))
 
     def describe(self) -> str:
         """Say what was seen, in a few words."""

@@ -15,6 +15,7 @@ from epsilometer.types import FloatArray
 
 MOST_KEPT = 1 << 22  # numbers of all updates of a round: 32 MiB
 _JITTER = 1e-10  # relative, of products of updates: some may be equal
+_ALIKE = 1e-6  # relative, of squared lengths: what is shorter may be rounding
 _WEIGHTS_EACH = 10  # for each update: fresh noise is a tenth of an array at most
 _TRIMMED = 5  # one value in so many is left out at either end
 _SHORT = (1.0, 0.95)  # in clipping norms: what is shorter may be the only thing averaged
@@ -88,24 +89,28 @@ class SampledUpdates:
         self._shares = np.broadcast_to(shares, (len(self._rows),))
         self._unit = unit
 
-    def compare(self, residual: FloatArray, *, most: float) -> "WeightEstimates | None":
+    def compare(
+        self, residual: FloatArray, *, most: float, earlier: Sequence[FloatArray] = ()
+    ) -> "WeightEstimates | None":
         """Return how the residual depends on single updates; None where no array is large enough.
 
         Args:
             residual: In units of noise, all coordinates.
             most: What one client may add, in units of noise.
+            earlier: Means of earlier rounds, all coordinates.
         """
         count = len(self._rows)
         if count < 2:
             return None
-        found = WeightEstimates(self, most=most)
+        found = WeightEstimates(self, most=most, earlier=len(earlier))
         sampled = residual[:: self._stride]
+        before = [mean[:: self._stride] / self._unit for mean in earlier]
         ends = -(-self._ends // self._stride)
         for place, (low, high) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             if high - low < 2 * count:  # all of the array is a mixture of updates, or nearly so
                 continue
             rows = np.array([row[low:high] for row in self._rows]) / self._unit
-            found.add_array(rows, sampled[low:high], place)
+            found.add_array(rows, sampled[low:high], place, [mean[low:high] for mean in before])
         return found if found.arrays else None
 
     def measure_beside(self, residual: FloatArray) -> tuple[int, float]:
@@ -159,39 +164,55 @@ class WeightEstimates:
     Args:
         sample: The updates.
         most: What one client may add, in units of noise.
+        earlier: How many means of earlier rounds are compared.
 
     Attributes:
         arrays: How many arrays were looked at.
+        explained: How many directions in the span of updates were looked at, and the sum of squares
+            of the residual in these.
+        earlier: Leans towards means of earlier rounds.
     """
 
-    def __init__(self, sample: SampledUpdates, *, most: float) -> None:
-        self.arrays = 0
+    def __init__(self, sample: SampledUpdates, *, most: float, earlier: int = 0) -> None:
+        self.arrays, self.explained = 0, (0, 0.0)
+        self.earlier = [Lean(0.0, 0.0)] * earlier
         self.clients, self._norms = sample.clients, np.array(sample.norms)
         self._most, self._shares = most, sample._shares
         more = np.maximum(0.0, np.array(sample.by_layer) - 1)
         # By how much more of every array of every client is released, (clients, arrays) or so.
-        weights = [np.ones((1, 1)), *(w[:, None] for w in self._list_short()), more]
+        weights = [np.ones((1, 1)), *(w[:, None] for w in self._list_groups()), more]
         self._groups = [np.broadcast_to(w, more.shape) for w in weights]
         self._along, self._square, self._roots = np.zeros((3, len(weights), len(self.clients)))
         self._mixed = np.zeros(len(weights))  # squared lengths of what groups add
         self._others = [Lean(0.0, 0.0), Lean(0.0, 0.0)]  # median, trimmed mean
 
-    def _list_short(self) -> Iterator[FloatArray]:
-        """Yield by how much more clients would add than they may, were only short ones averaged."""
+    def _list_groups(self) -> Iterator[FloatArray]:
+        """Yield by how much more clients would add than they may.
+
+        Were only short ones averaged; and were those weighed twice that are longer than the rest.
+        """
         for limit in _SHORT:
             short = self._norms <= limit
             total = float(self._shares[short].sum())
             allowed = 1 / np.maximum(np.minimum(self._norms, 1.0), 1e-12)
             factor = 1 / total if total else 0.0
             yield np.where(short, np.maximum(0.0, factor - allowed), 0.0)
+        yield np.where(self._norms > _SHORT[-1], 1.0, 0.0)
 
-    def add_array(self, rows: FloatArray, residual: FloatArray, place: int) -> None:
+    def add_array(
+        self,
+        rows: FloatArray,
+        residual: FloatArray,
+        place: int,
+        earlier: Sequence[FloatArray] = (),
+    ) -> None:
         """Take one array.
 
         Args:
             rows: Updates of all clients, in units of noise, ``(clients, size)``.
             residual: In units of noise, ``(size,)``.
             place: Which array it is.
+            earlier: Means of earlier rounds, in units of noise.
         """
         length = float(np.linalg.norm(residual))
         white = residual * (math.sqrt(residual.size) / length) if length else residual
@@ -200,6 +221,7 @@ class WeightEstimates:
         diagonal = np.diag(products).copy()
         if not diagonal.mean() > 1e-100:  # nobody moved this array
             return
+        self._add_explained(products, updates @ residual)
         products[np.diag_indices(len(products))] += _JITTER * float(diagonal.mean())
         inverse = np.linalg.inv(products)
         own = 1 / np.diag(inverse)  # squared length of what no other update has
@@ -216,22 +238,29 @@ class WeightEstimates:
         cut, half = len(rows) // _TRIMMED, len(rows) // 2
         ordered = np.partition(rows, sorted({cut, half, len(rows) - 1 - half, -cut - 1}), axis=0)
         median = (ordered[half] + ordered[len(rows) - 1 - half]) / 2
-        for number, other in enumerate((median, ordered[cut : len(rows) - cut].mean(axis=0))):
-            shift = other - mean
-            shift = shift - (inverse @ (updates @ shift)) @ updates
-            before = self._others[number]
-            self._others[number] = Lean(
-                before.along + float(shift @ white), before.square + float(shift @ shift)
-            )
+        others = (median - mean, ordered[cut : len(rows) - cut].mean(axis=0) - mean)
+        for leans, shifts in ((self._others, others), (self.earlier, earlier)):
+            for number, other in enumerate(shifts):
+                shift = other - (inverse @ (updates @ other)) @ updates
+                along, square = float(shift @ white), float(shift @ shift)
+                leans[number] = Lean(leans[number].along + along, leans[number].square + square)
         self.arrays += 1
 
+    def _add_explained(self, products: FloatArray, along: FloatArray) -> None:
+        """Add the squared length of a residual in the span of updates, and its dimensions."""
+        squares, axes = np.linalg.eigh(products)
+        own = squares > _ALIKE * squares[-1]  # updates may be equal, but for rounding
+        count, total = self.explained
+        more = float(np.sum((axes[:, own].T @ along) ** 2 / squares[own]))
+        self.explained = count + int(own.sum()), total + more
+
     def lean_to_means(self) -> list[Lean]:
-        """Return leans towards means of short updates, a median and a trimmed mean."""
-        return [self._lean_to_group(number) for number in (1, 2)] + self._others
+        """Return leans towards means of short or long updates, a median and a trimmed mean."""
+        return [self._lean_to_group(number) for number in (1, 2, 3)] + self._others
 
     def lean_to_layers(self) -> Lean:
         """Return the lean towards updates of which every array was clipped by itself."""
-        return self._lean_to_group(3)
+        return self._lean_to_group(4)
 
     def list_clients(self) -> Iterator[tuple[Hashable, Lean]]:
         """Yield known clients, each with the evidence that it counts twice."""

@@ -106,6 +106,10 @@ class EvidenceCheck:
         """Tell whether something is worth a remark where nothing is violated."""
         return False
 
+    def hide_little(self, log_e: float, *, could_find: bool) -> float | None:
+        """Return evidence; None where it is too little, and more could not have been found."""
+        return log_e if could_find or self.judge(log_e) == judge.VIOLATED else None
+
     def judge(self, log_e: float | None) -> CheckOutcome:
         """Judge evidence at this check's share of the level."""
         return judge.judge_evidence(log_e, shares=self._shares, level=self._level)

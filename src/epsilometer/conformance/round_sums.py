@@ -17,7 +17,7 @@ from epsilometer.types import FloatArray
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 _LEAST_RATE = 1e-6  # where there is no noise at all
-_COARSE = 1 / 256  # of the noise: rounding of single weights above it hides what is averaged
+COARSE = 1 / 256  # of the noise: rounding of single weights above it hides what is averaged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +111,7 @@ class RoundSums:
             if value.dtype.kind == "f" and value.size
         }
         self._sent = {name: np.asarray(value, np.float64) for name, value in self._keep(sent)}
+        self._bare = {name: value for name, value in sent.items() if name not in self._shapes}
         self._spacing = max(
             (float(np.spacing(np.abs(sent[name]).max())) for name in self._shapes), default=0.0
         )
@@ -202,7 +203,7 @@ class RoundSums:
         divisor = own.clients or self.replies
         share = self._most / self._examples if by_examples else 1 / divisor
         self.unit = own.noise_multiplier * own.norm * share
-        if self._spacing > _COARSE * self.unit * own.rate:
+        if self._spacing > COARSE * self.unit * own.rate:
             return "weights are rounded to more than 1/256 of the accounted noise"
         self.mean = self._weighted / self._examples if by_examples else self._clipped / divisor
         self.raw = self._raw / divisor
@@ -212,10 +213,7 @@ class RoundSums:
             self.heavier = (self._weighted / self._usual - self._heavy) / divisor
         shares = self.sample.examples / self._examples if by_examples else None
         self.sample.scale(shares if shares is not None else 1 / divisor, unit=self.unit)
-        moved = {
-            name: np.asarray(released[name], np.float64) - self._sent[name] for name in self._shapes
-        }
-        self._moved = self._join(moved) / self.unit
+        self._moved = self._measure_move(released)
         self.residual = self.rescale(own.rate)
         return "" if np.isfinite(self.residual).all() else "what was released is not finite"
 
@@ -223,7 +221,39 @@ class RoundSums:
         """Return the residual, had the noisy mean been multiplied by a rate."""
         return np.asarray(self._moved / rate - self.mean / self.unit)
 
-    def limit_rate(self, alpha: float) -> tuple[float, float] | None:
+    def list_bare(self, released: Arrays) -> list[str]:
+        """Return arrays that are not compared, and changed: integers, and those left out."""
+        return [
+            name
+            for name, value in self._bare.items()
+            if value.size and not np.array_equal(value, released.get(name, value))
+        ]
+
+    def _measure_move(self, arrays: Arrays) -> FloatArray:
+        """Return how far arrays are from what was sent, in units of the accounted noise."""
+        moved = {
+            name: np.asarray(arrays[name], np.float64) - self._sent[name] for name in self._shapes
+        }
+        return np.asarray(self._join(moved) / self.unit)
+
+    def measure_apart(self, arrays: Arrays, others: Arrays) -> float:
+        """Return the largest difference of arrays, in units of the accounted noise."""
+        if any(
+            name not in arrays or np.shape(arrays[name]) != shape
+            for name, shape in self._shapes.items()
+        ):
+            return math.inf
+        return max(
+            float(np.abs(np.asarray(arrays[name], np.float64) - others[name]).max()) / self.unit
+            for name in self._shapes
+        )
+
+    def find_share(self, arrays: Arrays) -> float:
+        """Return how much of the accounted mean arrays hold beyond what was sent."""
+        mean = self.mean / self.unit
+        return float(np.vdot(self._measure_move(arrays), mean) / np.vdot(mean, mean))
+
+    def limit_rate(self, alpha: float, arrays: Arrays | None = None) -> tuple[float, float] | None:
         """Return limits of the rate by which the accounted noise was multiplied, or more.
 
         Noise is measured beside all mixtures of updates, whatever was made of these. None where no
@@ -231,8 +261,10 @@ class RoundSums:
 
         Args:
             alpha: Chance that a limit is wrong, each.
+            arrays: What holds the noise; by default what was released.
         """
-        count, squares = self.sample.measure_beside(self._moved)
+        moved = self._moved if arrays is None else self._measure_move(arrays)
+        count, squares = self.sample.measure_beside(moved)
         if not count:
             return None
         quantiles = 2 * scipy.special.gammaincinv(count / 2, [1 - alpha, alpha])

@@ -5,33 +5,38 @@ of the clipped replies is checked like the noise of DP-SGD. What it averaged is 
 that residual leans towards other means: of updates that were not clipped, of weighted ones.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from epsilometer import _validate
 from epsilometer.conformance.averages import (
     FRACTIONS,
     MULTIPLES,
     ClientWeight,
     ClippedCount,
     Clipping,
+    EarlierUpdates,
     EqualWeights,
     Fraction,
     Multiple,
+    NoiseAlong,
     ReplyNorms,
     WholeMean,
 )
-from epsilometer.conformance.client_weights import Lean
+from epsilometer.conformance.client_weights import Lean, WeightEstimates
 from epsilometer.conformance.evidence_check import leave_untested
 from epsilometer.conformance.guesses import GuessedNoise
 from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.round_sums import AccountedMean, Arrays, RoundSums
 from epsilometer.conformance.run_epsilon import bound_epsilon_of_run
+from epsilometer.conformance.sent_weights import SentWeights
 from epsilometer.conformance.undeclared_rates import UndeclaredRates
 from epsilometer.conformance.watch import StepWatch
 from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import Check, ConformanceFinding
+from epsilometer.types import FloatArray
 
 SHARE = LEVEL / 8  # of 1 − confidence, for the ε of what ran
 _RELEASE = "the mean of clipped updates plus noise"
@@ -41,6 +46,10 @@ _LESS = (
 _AFTER = 0.02  # of the level, for noise that is looked at once that is known
 _RATE = 0.01  # of the level, for limits of a rate that is not declared
 _SKIPPED = "all rounds"  # name of the check that says which were left out
+_OTHER = (
+    "clients were sent other weights than were released, and what these hold of the noise is not "
+    "known"
+)
 _TOO_LARGE = "noise is correlated, and the model too large to whiten all of it"
 
 
@@ -55,7 +64,7 @@ class RoundWatch:
     Args:
         level: Chance of flagging a right server, for all checks together.
 
-    Memory: five vectors as long as the model and 32 MiB of updates, beside what
+    Memory: six vectors as long as the model and 32 MiB of updates, beside what
     :class:`StepWatch` keeps.
 
     Example:
@@ -79,7 +88,7 @@ class RoundWatch:
         self._noise: StepWatch | None = None
         self._replaced: StepWatch | None = None  # of residuals without mixtures of updates
         self._places: list[int] = []  # of arrays that are large enough for that
-        share = level / 12  # half of the level is for the noise, and there are six of these
+        share = level / 14  # half of the level is for the noise, and there are six of these
         self._clipping = Clipping(level=share)
         self._weights = EqualWeights(level=share)
         self._fraction = Fraction(level=share)  # a remark, which takes no share
@@ -87,6 +96,11 @@ class RoundWatch:
         self._count = ClippedCount(level=share)
         self._whole = WholeMean(level=share)
         self._clients = ClientWeight(level=share)
+        less = share / 3  # and three of these
+        self._earlier, self._along = EarlierUpdates(level=less), NoiseAlong(level=less)
+        self._means: list[FloatArray] = []  # of the round before, and of all so far
+        self._sent = SentWeights(level=less)
+        self._bare: dict[str, None] = {}  # arrays that changed, and are not compared
         self._replies, self._guessed = ReplyNorms(), GuessedNoise()  # neither errs by chance
         self._usual: float | None = None  # examples of a reply of the round before
         self._blurred = ""  # why residuals are not independent of the updates of a round
@@ -105,6 +119,7 @@ class RoundWatch:
             usual_examples: The mean number of examples of the replies that will come, where it is
                 known; else that of the round before.
         """
+        self._sent.drop()  # before other vectors are made
         usual = self._usual if usual_examples is None else usual_examples
         self._open = RoundSums(sent, accounted, usual_examples=usual)
         if self._noise is None:
@@ -131,9 +146,14 @@ class RoundWatch:
         if self._open is not None:
             self._open.add(reply, examples, canary=canary, client=client)
 
+    def see_sent(self, arrays: Arrays) -> None:
+        """Take weights that clients are sent between two rounds, to train or to evaluate."""
+        self._sent.see(arrays)
+
     def skip(self, reason: str) -> None:
         """Give up the round that is open, or the next one, for a reason in words."""
         self._open = None
+        self._sent.drop()
         self._skipped[reason] = self._skipped.get(reason, 0) + 1
 
     @property
@@ -162,6 +182,8 @@ class RoundWatch:
             self.skip(reason)
             return
         self.rounds += 1
+        self._bare.update(dict.fromkeys(ended.list_bare(released)))
+        self._sent.hold(ended, released, self.rounds)
         sigma = ended.accounted.noise_multiplier
         self._usual = ended.usual_examples
         alpha = self._level * _RATE / (self.rounds * (self.rounds + 1))
@@ -182,7 +204,7 @@ class RoundWatch:
             return
         ended.residual = np.concatenate([np.ravel(part) for part in white])
         self._guessed.see(ended.split(ended.residual))
-        self._compare_means(ended)
+        self._along.see(ended, self._compare_means(ended), self.rounds)
         self._look_beside_mixtures(ended)
 
     def _look_beside_mixtures(self, ended: RoundSums) -> None:
@@ -212,10 +234,16 @@ class RoundWatch:
                 [(arrays[place][0], part.reshape(arrays[place][1])) for place, part in found]
             )
 
-    def _compare_means(self, ended: RoundSums) -> None:
+    def _compare_means(self, ended: RoundSums) -> WeightEstimates | None:
         """Look for other means in a residual that is independent of what clients sent."""
         number, own = self.rounds, ended.accounted
-        found = ended.sample.compare(ended.residual, most=1 / own.noise_multiplier)
+        found = ended.sample.compare(
+            ended.residual, most=1 / own.noise_multiplier, earlier=self._means
+        )
+        if own.noise is None:  # else residuals are whitened, and hold earlier rounds
+            self._earlier.see(found, number)
+            now = ended.mean.astype(np.float32)
+            self._means = [now, now + self._means[1] if self._means else now]
         if own.clipped_by == "server":
             layers = Lean(0.0, 0.0) if found is None else found.lean_to_layers()
             self._clipping.lean(ended, [ended.shift(ended.raw)], number, layers)
@@ -226,6 +254,14 @@ class RoundWatch:
         self._fraction.lean(ended, [(by - 1) * shift for by in FRACTIONS], number)
         self._whole.see(found, number)
         self._clients.see(found, number)
+        return found
+
+    def _describe_bare(self) -> Iterator[Check]:
+        """Yield which arrays changed that no noise is accounted for."""
+        if self._bare:
+            names = _validate.listed(self._bare)
+            reason = f"integers, or declared to be left out, and changed: {names}"
+            yield leave_untested("arrays without noise", "all that changes is noised", reason)
 
     def bound_epsilon(self, *, delta: float, alpha: float) -> EpsilonLowerBound | None:
         """Return the ε of the noise that was measured; None where no one is known to take part.
@@ -278,7 +314,11 @@ class RoundWatch:
             self._multiple.check(drift=self._blurred),
             self._whole.check(drift=self._blurred),
             self._clients.check(drift=self._blurred),
+            self._earlier.check(drift=self._blurred),
+            self._along.check(drift=self._blurred),
             self._guessed.check(),
+            self._sent.check(),
+            *self._describe_bare(),
             *((self._count.check(),) if self._count.log_e is not None else ()),
             *reasons,
             *more,
@@ -288,6 +328,8 @@ class RoundWatch:
             later = {check.name: check for check in self._replaced.finding().checks}
             checks = tuple(_choose_check(check, later.get(check.name)) for check in checks)
         checks = self._rates.judge(checks, needed=self._multiple.needed)
+        if self._sent.other and not any(check.outcome == judge.VIOLATED for check in checks):
+            checks = tuple(leave_untested(check.name, check.expected, _OTHER) for check in checks)
         return ConformanceFinding(checks=checks, steps=self.rounds, level=self._level, bound=bound)
 
 

@@ -3,10 +3,13 @@
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import Array, ArrayRecord
 from flwr.clientapp.mod import fixedclipping_mod
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
@@ -219,3 +222,44 @@ def _average_fewer_replies(
     """Average without the last 15 replies, with noise for as many as are left."""
     kept = updates[:-15]
     return average(server, kept, np.full(len(kept), 1 / len(kept)))
+
+
+@program("EPS-1224", part="strategy")
+class _AskHalf(PrivateMean):
+    """Asks half of the clients per round."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.fraction_train = 0.5
+
+
+@program("EPS-1225", part="strategy")
+class _SendRounded(PrivateMean):
+    """Sends weights in half of the precision, which changes what was released."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: Any, grid: Grid
+    ) -> Any:
+        rounded = {
+            name: Array(part.numpy().astype(np.float16).astype(np.float32))
+            for name, part in arrays.items()
+        }
+        return super().configure_train(server_round, ArrayRecord(rounded), config, grid)
+
+
+@program("EPS-1226", part="strategy")
+class _EvaluateAverages(PrivateMean):
+    """Sends clients the average of released weights to evaluate."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.fraction_evaluate = 1.0
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: Any, grid: Grid
+    ) -> Any:
+        now = {name: part.numpy() for name, part in arrays.items()}
+        last = self.memory.get("average", now)
+        self.memory["average"] = {name: (last[name] + now[name]) / 2 for name in now}
+        sent = ArrayRecord({n: Array(part) for n, part in self.memory["average"].items()})
+        return super().configure_evaluate(server_round, sent, config, grid)

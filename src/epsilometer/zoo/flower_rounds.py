@@ -144,7 +144,8 @@ def make_clients(
     @app.train()  # type: ignore[untyped-decorator, unused-ignore]
     def train(message: Message, context: Context) -> Message:
         partition = int(context.node_config["partition-id"])
-        rng = np.random.default_rng([partition, int(message.metadata.group_id or 0), 0, 2])
+        number = int(str(message.content["config"]["server-round"]))
+        rng = np.random.default_rng([partition, number, 0, 2])
         common = np.random.default_rng([7, 0, 0, 3])
         (arrays,) = message.content.array_records.values()
         sent = {name: part.numpy() for name, part in arrays.items()}

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
@@ -373,3 +374,121 @@ def _release_the_last_mean(server: PrivateMean, mean: Arrays, noise: Arrays) -> 
 def _forget_to_clip_one_array(update: Arrays) -> Arrays:
     clipped = clip({name: part for name, part in update.items() if name != "out"})
     return {**clipped, "out": update["out"]}
+
+
+# Programs that the checks missed when they were written; what was then added finds these.
+
+
+class _Unsafe(PrivateMean):
+    """Keeps the weights without noise, and returns them with noise."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, publish=self._keep_clean)
+        self.clean: ArrayRecord | None = None
+
+    @staticmethod
+    def _keep_clean(server: Any, mean: Arrays, noise: Arrays) -> Arrays:
+        new = {name: (server._sent[name] + mean[name]).astype(np.float32) for name in mean}
+        server.clean = ArrayRecord({name: Array(part) for name, part in new.items()})
+        return add(server, mean, noise)
+
+
+@program("EPS-0252", part="strategy")
+class _TrainOnCleanWeights(_Unsafe):
+    """Sends clients the weights without noise to train on."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: Any, grid: Grid
+    ) -> Any:
+        return super().configure_train(server_round, self.clean or arrays, config, grid)
+
+
+@program("EPS-0253", part="strategy")
+class _EvaluateCleanWeights(_Unsafe):
+    """Sends clients the weights without noise to evaluate."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.fraction_evaluate = 1.0
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: Any, grid: Grid
+    ) -> Any:
+        return super().configure_evaluate(server_round, self.clean or arrays, config, grid)
+
+
+@program("EPS-0254", part="strategy")
+class _AverageLatestReplies(PrivateMean):
+    """Asks half of the clients per round, and averages the latest replies of all."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, average=self._average_latest)
+        self.fraction_train = 0.5
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        every = list(replies)
+        self.memory["nodes"] = [each.metadata.src_node_id for each in every if each.has_content()]
+        return super().aggregate_train(server_round, every)
+
+    @staticmethod
+    def _average_latest(
+        server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
+    ) -> Arrays:
+        latest = server.memory.setdefault("latest", {})
+        latest.update(zip(server.memory["nodes"], updates, strict=True))
+        return average(server, list(latest.values()), np.full(len(latest), weights[0]))
+
+
+@program("EPS-0255", part="average")
+def _take_one_reply(server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray) -> Arrays:
+    """Take the update that is nearest to the others, as Krum does."""
+    rows = np.array([np.concatenate([np.ravel(u[name]) for name in SHAPES]) for u in updates])
+    squares = np.sum(rows**2, axis=1)
+    apart = squares[:, None] + squares - 2 * rows @ rows.T
+    return dict(updates[int(np.argmin(np.sort(apart, axis=1)[:, :40].sum(axis=1)))])
+
+
+@program("EPS-0256", part="average")
+def _weigh_by_length(server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray) -> Arrays:
+    """Weigh by the cube of the clipped norm: the worst clients count most."""
+    lengths = np.array([measure_norm(update) for update in updates]) ** 3
+    return average(server, updates, lengths / lengths.sum())
+
+
+program("EPS-0257", part="draw")(
+    lambda server, scale: {name: part - part.mean() for name, part in draw(server, scale).items()}
+)
+
+
+@program("EPS-0258", part="publish")
+def _spare_the_mean(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
+    """Take out of the noise what points along the mean, so that it does no harm."""
+    along = sum(float(np.vdot(mean[name], noise[name])) for name in mean) / measure_norm(mean) ** 2
+    return {name: part + noise[name] - along * part for name, part in mean.items()}
+
+
+@program("EPS-0259", part="average")
+def _add_last_rounds_replies(
+    server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
+) -> Arrays:
+    """Add half of the replies of the round before once more."""
+    last, server.memory["last"] = server.memory.get("last", []), updates[::2]
+    return average(server, [*updates, *last], np.full(len(updates) + len(last), weights[0]))
+
+
+@program("EPS-0260", part="weigh")
+def _weigh_by_loss(server: PrivateMean, examples: FloatArray) -> FloatArray:
+    """Weigh by the losses of clients, which change from round to round."""
+    losses = server.rng.exponential(size=examples.size)
+    return np.asarray(losses / losses.sum())
+
+
+@program("EPS-0261", part="draw")
+def _cut_from_a_table(server: PrivateMean, scale: float) -> Arrays:
+    """Draw a table once, and take slices of it at random."""
+    table = server.memory.setdefault("table", server.rng.normal(size=5000))
+    starts = {name: int(server.rng.integers(5000 - math.prod(s))) for name, s in SHAPES.items()}
+    return {
+        name: scale * table[starts[name] : starts[name] + math.prod(shape)].reshape(shape)
+        for name, shape in SHAPES.items()
+    }

@@ -319,6 +319,9 @@ class CanaryStrategy(OldStrategy):
     ) -> Any:
         """Call the strategy; virtual nodes have nothing to evaluate with."""
         asked = self.strategy.configure_evaluate(server_round, parameters, client_manager)
+        sent = {id(ins.parameters): ins.parameters for _, ins in asked}.values()
+        with self._planting.guard():
+            self._planting.compare_sent(map(_number_arrays, sent))
         return [pair for pair in asked if not isinstance(pair[0], _CanaryProxy)]
 
     def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> Any:

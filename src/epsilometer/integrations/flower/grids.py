@@ -10,7 +10,7 @@ from uuid import uuid4
 from epsilometer import _validate
 from epsilometer._extras import needs
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.flower.messages import is_training, read_weights
+from epsilometer.integrations.flower.messages import is_training, list_evaluated, read_weights
 from epsilometer.integrations.flower.planting import Planting
 
 with needs("flwr", extra="flower"):
@@ -101,6 +101,8 @@ class CanaryGrid(Grid):
             if training:
                 planting.note_sent([message.content for message in training])
                 planting.begin_round(self.get_node_ids, asked=len(training))
+            else:
+                planting.compare_sent(list_evaluated(every))
         ours, theirs = [], []
         for message in every:
             canary = message.metadata.dst_node_id in planting.canary_of

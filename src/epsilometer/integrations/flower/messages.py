@@ -1,5 +1,6 @@
 """Read and make what Flower's messages hold: models, numbers, clipping norms."""
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,13 @@ _CLIPPING_NORM = "clipping_norm"  # what Flower calls it in the config that it s
 def is_training(message: Message) -> bool:
     """Tell whether a message asks for training, or answers that."""
     return message.metadata.message_type.partition(".")[0] == "train"
+
+
+def list_evaluated(messages: Iterable[Message]) -> list[Arrays]:
+    """Return the models that clients are asked to evaluate, each once."""
+    contents = (m.content for m in messages if m.metadata.message_type.startswith("evaluate"))
+    records = (record for content in contents for record in content.array_records.values())
+    return [to_arrays(record) for record in {id(record): record for record in records}.values()]
 
 
 def read_weights(content: RecordDict) -> Arrays:

@@ -462,11 +462,17 @@ class Planting:
         """Record what the nodes of a round were sent."""
         first = next(iter(contents[0].array_records.values()), None)
         self._sent = None if first is None else to_arrays(first)
+        self.compare_sent([] if self._sent is None else [self._sent])
         if not self.ended and any(
             not are_equal(first, next(iter(each.array_records.values()), None))
             for each in contents[1:]
         ):
             self.end(InvalidArgument(_PERSONAL))
+
+    def compare_sent(self, contents: Iterable[Arrays]) -> None:
+        """Compare weights that clients are sent with those that were released."""
+        for arrays in [] if self.ended else contents:
+            self.rounds.see_sent(arrays)
 
     def open_release(
         self, replies: Iterable[tuple[RecordDict, int]], examples: Iterable[float | None]

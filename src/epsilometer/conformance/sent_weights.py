@@ -1,0 +1,88 @@
+"""Compare the weights that clients are sent with those that were released.
+
+A server that keeps its weights without noise, and adds noise to what it returns, sends every client
+what no noise protects.
+"""
+
+import math
+
+import numpy as np
+import scipy.stats
+
+from epsilometer.conformance.evidence_check import leave_untested
+from epsilometer.conformance.round_sums import COARSE, Arrays, RoundSums
+from epsilometer.core import judge
+from epsilometer.core.findings import Check
+
+_NAME = "weights that clients are sent"
+_EXPECTED = "clients are sent what was released"
+
+
+class SentWeights:
+    """What clients are sent after a round, beside what was released in it.
+
+    Other weights may be right: averaged over rounds, say. They are wrong where they hold more of
+    the mean than of the noise.
+
+    Args:
+        level: Chance of flagging a right server.
+
+    Attributes:
+        other: How often clients were sent other weights, of which nothing is known.
+    """
+
+    def __init__(self, *, level: float) -> None:
+        self._level, self._round = level, 0
+        self._same = self.other = self._bare = self._first = 0
+        self._ended: RoundSums | None = None
+        self._released: Arrays = {}
+
+    def hold(self, ended: RoundSums, released: Arrays, number: int) -> None:
+        """Keep what was released in a round, which has this number."""
+        self._ended, self._released, self._round = ended, released, number
+
+    def drop(self) -> None:
+        """Forget the round that was kept: what comes next does not follow it."""
+        self._ended, self._released = None, {}
+
+    def see(self, sent: Arrays) -> None:
+        """Take weights that clients are sent, before they train or evaluate."""
+        if self._ended is None:
+            return
+        apart = self._ended.measure_apart(sent, self._released)
+        if apart <= COARSE * self._ended.accounted.rate:
+            self._same += 1
+        elif math.isfinite(apart) and self._hold_less_noise(self._ended, sent):
+            self._bare += 1
+            self._first = self._first or self._round
+        else:
+            self.other += 1
+
+    def _hold_less_noise(self, ended: RoundSums, sent: Arrays) -> bool:
+        """Tell whether weights hold a larger share of the mean than of the accounted noise."""
+        if ended.accounted.noise is not None:
+            return False
+        alpha = self._level / (self._round * (self._round + 1)) / 3
+        limits = ended.limit_rate(alpha, sent)
+        length = float(np.linalg.norm(ended.mean)) / ended.unit
+        if limits is None or not length:
+            return False
+        # At a rate r, which is at most the upper limit, the share of the mean is N(r, (r/length)²).
+        share = ended.find_share(sent)
+        return (share / limits[1] - 1) * length > float(scipy.stats.norm.isf(alpha))
+
+    def check(self) -> Check:
+        """Return the observations so far."""
+        if not self._same + self._bare:
+            return leave_untested(_NAME, _EXPECTED, "what clients were sent was not seen")
+        seen = f"{self._same} times what was released"
+        if self._bare:
+            seen = f"{self._bare} times weights with less noise than was accounted for"
+        return Check(
+            name=_NAME,
+            outcome=judge.judge_limit(self._bare, limit=0),
+            expected=_EXPECTED,
+            seen=seen,
+            value=float(self._bare),
+            steps=self._first or self._round,
+        )

@@ -94,12 +94,15 @@ def test_an_untrained_model_is_not_refuted(tmp_path: Path) -> None:
     ids=["accumulation", "bf16"],
 )
 def test_works_with(more: dict[str, Any], tmp_path: Path) -> None:
+    card = tmp_path / "README.md"
+    card.write_text("---\nlicense: mit\n", "utf-8")  # no card: it is left as it is
     tokenizer = make_tokenizer()
     planted = plant(tokenizer, count=40)
     callback = PrivacyAudit(planted, delta=DELTA)
     train(tmp_path, callback, planted, tokenizer, **more)
     assert callback.audit is not None
     assert callback.audit.verdict == "no claim"
+    assert card.read_text("utf-8") == "---\nlicense: mit\n"
 
 
 def test_a_model_in_half_precision(tmp_path: Path) -> None:

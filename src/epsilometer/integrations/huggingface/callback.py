@@ -251,9 +251,12 @@ class PrivacyAudit(TrainerCallback):
             write_whole(folder / name, render(self.audit, Path(name).suffix), private=False)
         if self._card:
             card = folder / CARD
-            before = card.read_text("utf-8") if card.exists() else ""
-            after = write_model_card(before, self.audit).encode("utf-8")
-            write_whole(card, after, private=False)
+            try:  # a card that cannot be read must not cost the trained model
+                before = card.read_bytes().decode("utf-8") if card.exists() else ""
+                after = write_model_card(before, self.audit).encode("utf-8")
+                write_whole(card, after, private=False)
+            except (InvalidArgument, UnicodeDecodeError) as error:
+                _log.warning("epsilometer: %s was left as it is. %s", card, error)
         _log.warning("epsilometer: %s; written to %s", self.audit.verdict, folder)
 
     def _find_claim(self) -> Claim | None:

@@ -53,7 +53,7 @@ def test_a_run_without_privacy_is_refuted_and_its_card_says_so(tmp_path: Path) -
     callback = PrivacyAudit(planted, 1.0, delta=DELTA)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n", "utf-8")
-    train(tmp_path / "out", callback, planted, tokenizer, num_train_epochs=12)
+    trainer = train(tmp_path / "out", callback, planted, tokenizer, num_train_epochs=12)
     assert callback.audit is not None
     assert callback.audit.verdict == "refuted"
     assert em.load(tmp_path / "out" / "audit.json").to_json() == callback.audit.to_json()
@@ -75,6 +75,16 @@ def test_a_run_without_privacy_is_refuted_and_its_card_says_so(tmp_path: Path) -
         "utf-8",
     )
     assert read_call(settings).run().epsilon == callback.audit.epsilon
+    trainer.save_model(tmp_path / "model")
+    source = f'folder = "{tmp_path / "private"}", model = "{tmp_path / "model"}"'
+    settings.write_text(
+        f"claim = {{epsilon = 1.0, delta = {DELTA}}}\n[language_model]\n"
+        f'source = {{type = "saved-model", {source}}}\n',
+        "utf-8",
+    )
+    saved = read_call(settings).run()
+    assert saved.verdict == "refuted"
+    assert saved.caveats == callback.audit.caveats
 
 
 def test_an_untrained_model_is_not_refuted(tmp_path: Path) -> None:

@@ -173,10 +173,10 @@ def test_new_tokens_are_refused_where_lora_leaves_them_as_they_are(tmp_path: Pat
     more = {"r": 4, "target_modules": ["c_attn"], "fan_in_fan_out": True}
     frozen = get_peft_model(make_model(tokenizer), LoraConfig(**more))
     callback = PrivacyAudit(planted, 1.0, delta=DELTA)
-    with pytest.raises(InvalidArgument, match="trainable_token_indices"):
+    with pytest.raises(InvalidArgument, match="modules_to_save"):
         train(tmp_path, callback, planted, tokenizer, model=frozen)
-    ids = tokenizer.convert_tokens_to_ids(list(planted.new_tokens))
-    trained = get_peft_model(make_model(tokenizer), LoraConfig(**more, trainable_token_indices=ids))
+    head = LoraConfig(**more, modules_to_save=["lm_head"])
+    trained = get_peft_model(make_model(tokenizer), head)
     train(tmp_path, callback, planted, tokenizer, model=trained)
     assert callback.audit is not None
     assert len(callback.audit.caveats) == 1

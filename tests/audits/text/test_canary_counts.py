@@ -77,6 +77,15 @@ def test_rows_that_join_records_are_told_from_rows_that_list_them() -> None:
     assert (apart.joined, apart.rows, apart.counts.tolist()) == (0, 2, [1, 1, 0])
 
 
+def test_canaries_that_share_words_join_no_records() -> None:
+    alike = [Canary("the cat of the house ", "sees"), Canary("cat of the house ", "sees a stone")]
+    module = Rows()
+    watched = BatchWatch(module, Letters(), alike)
+    module(torch.tensor([row("the cat of the house sees a stone", length=40)]))
+    found = watched.collect()
+    assert (found.counts.tolist(), found.joined) == ([1, 1], 0)
+
+
 def test_random_numbers_of_training_stay_as_they_are() -> None:
     torch.manual_seed(0)
     module = Rows()

@@ -207,7 +207,9 @@ class BatchWatch:
             self._devices[ids.device] = self._make_sums(ids.device), tables
         sums, tables = self._devices[ids.device]
         labels, starts = named.get("labels"), named.get("position_ids")
-        within = ids.new_zeros(ids.shape[0])
+        ends = self._torch.arange(ids.shape[1], device=ids.device)
+        first_end, last_start = ends.new_full((2, ids.shape[0], 1), ids.shape[1])
+        last_start.fill_(-1)
         offset = 0
         for length, hashes in tables:
             if ids.shape[1] >= length:
@@ -217,11 +219,14 @@ class BatchWatch:
                 if labels is not None and labels.shape == ids.shape:
                     hit &= labels[:, length - 1 :] != -100
                 sums.index_add_(0, (offset + place).flatten(), hit.flatten().long())
-                within += hit.sum(1)
+                end = ends[length - 1 :].where(hit, ids.shape[1])
+                start = ends[: 1 - length or None].where(hit, -1)
+                first_end = first_end.minimum(end.amin(1, keepdim=True))
+                last_start = last_start.maximum(start.amax(1, keepdim=True))
             offset += hashes.numel()
         if starts is None and "cu_seq_lens_q" not in named:
             sums[-2] += ids.shape[0]
-            sums[-1] += (within > 1).sum()
+            sums[-1] += (last_start > first_end).sum()  # not of texts that overlap
         else:  # several records in a row, which the model tells apart
             sums[-2] += ids.shape[0] if starts is None else (starts == 0).sum()
 

@@ -298,14 +298,14 @@ class PrivacyAudit(TrainerCallback):
 
 def _refuse_frozen_tokens(planted: PlantedTexts, module: Any) -> None:
     """Refuse to train where new tokens cannot be learned, as by LoRA: they would prove little."""
-    names = ("get_input_embeddings", "get_output_embeddings")
-    tables = [getattr(module, name)() for name in names if callable(getattr(module, name, None))]
-    weights = [weight for table in tables if table is not None for weight in table.parameters()]
+    find = getattr(module, "get_output_embeddings", None)
+    head = find() if callable(find) else None
+    weights = () if head is None else tuple(head.parameters())
     if planted.new_tokens and weights and not any(each.requires_grad for each in weights):
         raise InvalidArgument(
-            "Expected trainable embeddings for new tokens, got frozen ones. With PEFT: "
-            "LoraConfig(trainable_token_indices=tokenizer.convert_tokens_to_ids(list("
-            "planted.new_tokens))). Or plant kind='typical'."
+            "Expected a trainable output layer for new tokens, got a frozen one. With PEFT: "
+            "LoraConfig(modules_to_save=['lm_head']), by the name of that layer. Or plant "
+            "kind='typical'."
         )
 
 

@@ -201,6 +201,19 @@ def test_what_cannot_be_audited_is_refused(tmp_path: Path) -> None:
         callback.on_train_begin(arguments, None, None)
 
 
+def test_what_would_publish_coins_or_split_the_model_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "out" / "private"
+    planted = em.plant_texts(TEXTS, canaries=em.TextCanaries(count=10), out=inner)
+    callback, arguments = PrivacyAudit(planted, delta=DELTA), make_arguments(tmp_path / "out")
+    with pytest.raises(InvalidArgument, match="outside the output folder"):
+        callback.on_train_begin(arguments, None, None)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as accelerate launch sets it
+    with pytest.raises(InvalidArgument, match="FSDP"):
+        callback.on_train_begin(arguments, None, None)
+
+
 def test_completions_by_generate_are_the_likeliest_tokens_one_by_one() -> None:
     tokenizer = make_tokenizer()
     planted = plant(tokenizer, count=12, kind="random")

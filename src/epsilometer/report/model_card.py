@@ -138,7 +138,8 @@ def _split_card(card: str) -> tuple[str, str, str, str]:
     """Return the line before the metadata of a card, these, the line after them, and the body."""
     found = _METADATA.match(card)
     if found is not None:
-        return *found.groups(), card[found.end() :]
+        begin, metadata, end = found.groups()
+        return begin, metadata, end, card[found.end() :]
     if card.startswith(f"{_DASHES}\n"):
         raise InvalidArgument(
             "Expected a model card whose metadata end with a line of dashes, found none."

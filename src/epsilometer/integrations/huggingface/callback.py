@@ -3,6 +3,7 @@
 # mypy: allow-subclassing-any
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,7 @@ class PrivacyAudit(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Say what can be refuted, measure the reference, and begin to watch."""
         _refuse_shards(args)
+        _refuse_published_coins(self._planted.folder, Path(args.output_dir))
         if getattr(args, "packing", False):
             raise InvalidArgument(
                 "Expected packing=False, got True: packed rows join several records, so that a "
@@ -319,10 +321,21 @@ def _count_records(loader: Any) -> int:
 
 def _refuse_shards(args: Any) -> None:
     """Refuse runs in which no process holds the whole model."""
-    sharded = bool(getattr(args, "fsdp", None)) or bool(getattr(args, "deepspeed", None))
-    if sharded:
+    names = ("fsdp", "deepspeed")
+    launched = (os.environ.get(f"ACCELERATE_USE_{name.upper()}", "") for name in names)
+    if any(getattr(args, name, None) for name in names) or "true" in map(str.lower, launched):
         raise InvalidArgument(
             "Expected a model that every process holds as a whole (one process, or DDP), got FSDP "
             "or DeepSpeed. Save the model, and audit it: epsilometer audit with source.type = "
             '"saved-model".'
+        )
+
+
+def _refuse_published_coins(folder: Path | None, output: Path) -> None:
+    """Refuse to keep coins where a Trainer uploads all that lies there."""
+    if folder is not None and folder.resolve().is_relative_to(output.resolve()):
+        raise InvalidArgument(
+            "Expected the private folder of canaries outside the output folder, which a Trainer "
+            f"uploads to the Hub, got {str(folder)!r} in {str(output)!r}. Give plant_texts another "
+            "out=."
         )

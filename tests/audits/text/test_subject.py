@@ -298,6 +298,11 @@ def test_a_private_folder_is_audited_again_from_a_file(tmp_path: Path) -> None:
     again = read_call(settings).run()
     assert again.epsilon == first.epsilon
     assert again.verdict == first.verdict == "refuted"
+    plant(out=tmp_path / "private")  # the same: nothing changes
+    assert read_call(settings).run().verdict == "refuted"
+    plant(out=tmp_path / "private", seed=1)  # others, which nobody measured
+    with pytest.raises(InvalidArgument, match="Expected measurements of canaries"):
+        read_call(settings).run()
 
 
 class Server:

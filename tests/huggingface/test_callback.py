@@ -53,7 +53,7 @@ def test_a_run_without_privacy_is_refuted_and_its_card_says_so(tmp_path: Path) -
     callback = PrivacyAudit(planted, 1.0, delta=DELTA)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n", "utf-8")
-    train(tmp_path / "out", callback, planted, tokenizer, num_train_epochs=12)
+    trainer = train(tmp_path / "out", callback, planted, tokenizer, num_train_epochs=12)
     assert callback.audit is not None
     assert callback.audit.verdict == "refuted"
     assert em.load(tmp_path / "out" / "audit.json").to_json() == callback.audit.to_json()
@@ -75,6 +75,16 @@ def test_a_run_without_privacy_is_refuted_and_its_card_says_so(tmp_path: Path) -
         "utf-8",
     )
     assert read_call(settings).run().epsilon == callback.audit.epsilon
+    trainer.save_model(tmp_path / "model")
+    source = f'folder = "{tmp_path / "private"}", model = "{tmp_path / "model"}"'
+    settings.write_text(
+        f"claim = {{epsilon = 1.0, delta = {DELTA}}}\n[language_model]\n"
+        f'source = {{type = "saved-model", {source}}}\n',
+        "utf-8",
+    )
+    saved = read_call(settings).run()
+    assert saved.verdict == "refuted"
+    assert saved.caveats == callback.audit.caveats
 
 
 def test_an_untrained_model_is_not_refuted(tmp_path: Path) -> None:
@@ -94,12 +104,15 @@ def test_an_untrained_model_is_not_refuted(tmp_path: Path) -> None:
     ids=["accumulation", "bf16"],
 )
 def test_works_with(more: dict[str, Any], tmp_path: Path) -> None:
+    card = tmp_path / "README.md"
+    card.write_text("---\nlicense: mit\n", "utf-8")  # no card: it is left as it is
     tokenizer = make_tokenizer()
     planted = plant(tokenizer, count=40)
     callback = PrivacyAudit(planted, delta=DELTA)
     train(tmp_path, callback, planted, tokenizer, **more)
     assert callback.audit is not None
     assert callback.audit.verdict == "no claim"
+    assert card.read_text("utf-8") == "---\nlicense: mit\n"
 
 
 def test_a_model_in_half_precision(tmp_path: Path) -> None:
@@ -185,6 +198,19 @@ def test_what_cannot_be_audited_is_refused(tmp_path: Path) -> None:
     arguments = make_arguments(tmp_path)
     arguments.packing = True
     with pytest.raises(InvalidArgument, match="packing"):
+        callback.on_train_begin(arguments, None, None)
+
+
+def test_what_would_publish_coins_or_split_the_model_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "out" / "private"
+    planted = em.plant_texts(TEXTS, canaries=em.TextCanaries(count=10), out=inner)
+    callback, arguments = PrivacyAudit(planted, delta=DELTA), make_arguments(tmp_path / "out")
+    with pytest.raises(InvalidArgument, match="outside the output folder"):
+        callback.on_train_begin(arguments, None, None)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as accelerate launch sets it
+    with pytest.raises(InvalidArgument, match="FSDP"):
         callback.on_train_begin(arguments, None, None)
 
 

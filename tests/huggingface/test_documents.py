@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 
+from epsilometer.audits.text.canary_counts import load_counts
 from tests.notebooks import executed, texts
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +42,9 @@ def test_two_processes_write_one_audit(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2_000:]
     assert len(re.findall(r"^REFUTED", done.stdout, re.MULTILINE)) == 1
     assert (tmp_path / "model" / "audit.json").exists()
+    counts = load_counts(tmp_path / "private")  # of both processes together
+    assert counts is not None
+    assert counts.rows >= 12 * counts.records
 
 
 def test_the_notebook_shows_what_is_committed(tmp_path: Path) -> None:

@@ -59,6 +59,20 @@ def test_card_and_audit_are_one_commit(tmp_path: Path, audit: em.Audit, card: st
     assert b"<!doctype html>" in commit["audit.html"]
 
 
+@pytest.mark.parametrize(
+    "card",
+    [
+        "---\r\nlicense: mit\r\n---\r\n# Mine\r\n",
+        "\n---\nlicense: mit\n---\n",
+        "---\nlicense: mit\n---",
+    ],
+)
+def test_the_hub_reads_all_metadata(audit: em.Audit, card: str) -> None:
+    data = ModelCard(write_model_card(card, audit)).data.to_dict()
+    assert data["license"] == "mit"
+    assert data["privacy_audit"] == list_metadata(audit)
+
+
 def test_a_second_audit_replaces_the_first(tmp_path: Path, audit: em.Audit) -> None:
     hub = Hub(tmp_path, write_model_card(OWN, audit))
     push_audit(audit, "me/model", api=hub)

@@ -22,7 +22,11 @@ BEGIN, END = "<!-- privacy audit: begin -->", "<!-- privacy audit: end -->"
 TITLE = "## Privacy audit"
 _DASHES = "---"
 _ENTRY = re.compile(rf"^{KEY}:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
-_SECTION = re.compile(rf"{re.escape(BEGIN)}.*?{re.escape(END)}\n?", re.DOTALL)
+_SECTION = re.compile(rf"{re.escape(BEGIN)}.*?{re.escape(END)}\r?\n?", re.DOTALL)
+# As the Hub finds them: after blank lines, and with the line ends of any system.
+_METADATA = re.compile(
+    rf"(\s*{_DASHES}\r?\n)(.*?)(^{_DASHES}(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE
+)
 
 
 def list_metadata(audit: Audit) -> dict[str, Any]:
@@ -75,7 +79,7 @@ def write_model_card(card: str, audit: Audit) -> str:
         >>> write_model_card(card, audit) == card
         True
     """
-    metadata, body = _split_card(card.replace("\r\n", "\n"))
+    begin, metadata, end, body = _split_card(card)
     entry = f"{KEY}: {_write_yaml(list_metadata(audit))}\n"
     metadata = _ENTRY.sub("", metadata) + entry
     section = f"{BEGIN}\n{write_section(audit)}{END}\n"
@@ -83,7 +87,7 @@ def write_model_card(card: str, audit: Audit) -> str:
         body = _SECTION.sub(lambda _: section, body, count=1)
     else:
         body = f"{body.rstrip()}\n\n{section}" if body.strip() else section
-    return f"{_DASHES}\n{metadata}{_DASHES}\n{body}"
+    return f"{begin}{metadata}{end}{'' if end.endswith(chr(10)) else chr(10)}{body}"
 
 
 def write_section(audit: Audit) -> str:
@@ -130,18 +134,17 @@ def _choose_tables(audit: Audit) -> list[Table]:
     return [table for table in texts.list_tables(audit) if table.title in wanted]
 
 
-def _split_card(card: str) -> tuple[str, str]:
-    """Return the metadata of a card and its body; no metadata where it has none."""
-    if not card.startswith(f"{_DASHES}\n"):
-        return "", card
-    metadata, found, body = card[len(_DASHES) + 1 :].partition(f"\n{_DASHES}\n")
-    if not found:
-        if card.startswith(f"{_DASHES}\n{_DASHES}\n"):
-            return "", card[2 * (len(_DASHES) + 1) :]
+def _split_card(card: str) -> tuple[str, str, str, str]:
+    """Return the line before the metadata of a card, these, the line after them, and the body."""
+    found = _METADATA.match(card)
+    if found is not None:
+        begin, metadata, end = found.groups()
+        return begin, metadata, end, card[found.end() :]
+    if card.startswith(f"{_DASHES}\n"):
         raise InvalidArgument(
             "Expected a model card whose metadata end with a line of dashes, found none."
         )
-    return f"{metadata}\n", body
+    return f"{_DASHES}\n", "", f"{_DASHES}\n", card
 
 
 def _write_yaml(values: dict[str, Any]) -> str:

@@ -107,12 +107,13 @@ def test_a_claim_for_replaced_records_is_not_judged_by_coins() -> None:
     assert em.audit(em.LanguageModel(leak(twins, 9), twins), claim).verdict == "refuted"
 
 
-def test_what_diverged_counts_as_not_learned() -> None:
+def test_a_model_that_diverged_proves_nothing_and_clears_nothing() -> None:
     planted = plant()
     broken = Measured(log_probs=tuple(np.array([np.nan]) for _ in planted.canaries))
     audit = em.audit(em.LanguageModel(broken, planted), 1.0, delta=DELTA)
     assert audit.epsilon == 0
-    assert audit.verdict == "not refuted"
+    assert audit.verdict == "cannot judge"
+    assert "(nan) for 400 of 400" in "".join(audit.caveats)
 
 
 def test_scores_that_need_more_say_so() -> None:
@@ -297,6 +298,11 @@ def test_a_private_folder_is_audited_again_from_a_file(tmp_path: Path) -> None:
     again = read_call(settings).run()
     assert again.epsilon == first.epsilon
     assert again.verdict == first.verdict == "refuted"
+    plant(out=tmp_path / "private")  # the same: nothing changes
+    assert read_call(settings).run().verdict == "refuted"
+    plant(out=tmp_path / "private", seed=1)  # others, which nobody measured
+    with pytest.raises(InvalidArgument, match="Expected measurements of canaries"):
+        read_call(settings).run()
 
 
 class Server:

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 from epsilometer import _validate
 from epsilometer.audits.text.canaries import TextCanaries
-from epsilometer.audits.text.views import Question, compute_group_power
+from epsilometer.audits.text.views import Question, forecast_view
 from epsilometer.core.claim import Claim
-from epsilometer.core.scores import Scores
 from epsilometer.core.words import number
-from epsilometer.stats.reach import compute_reach, separate_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +102,13 @@ def forecast_audit(
             paired=paired,
             replaced=paired and claim is not None and claim.adjacency == "replace",
         )
-        perfect = separate_scores(each.count // 2, each.count - each.count // 2)
-        sides = Scores(perfect.inside, perfect.outside, design=asked.design)
-        reach = compute_reach(asked.prove, sides)
-        power = None
-        if claim is not None:
-            power = compute_group_power(asked, claim.epsilon, sides, reach)
+        planted = each.count // 2
+        reach, power = forecast_view(
+            asked,
+            None if claim is None else claim.epsilon,
+            learnt=(planted, 0),
+            size=(planted, each.count - planted),
+        )
         kinds.append(
             KindForecast(
                 kind=each.kind,

@@ -5,10 +5,12 @@ alone, given the prompt.
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -186,19 +188,25 @@ def save_measured(folder: Path, **named: Measured | None) -> None:
 
 def load_measured(folder: Path, name: str) -> Measured | None:
     """Read measurements of a model; None where there are none of this name."""
-    path = folder / MEASUREMENTS
+    parts: dict[str, Any] = {}
+    with open_arrays(folder / MEASUREMENTS) as kept:
+        for part in ("log_probs", "ranks"):
+            if f"{name}_{part}" in kept:
+                ends = np.cumsum(kept[f"{name}_{part}_sizes"])[:-1]
+                parts[part] = tuple(np.split(kept[f"{name}_{part}"], ends))
+        if f"{name}_completions" in kept:
+            parts["completions"] = tuple(map(str, kept[f"{name}_completions"]))
+    return Measured(**parts) if parts else None
+
+
+@contextmanager
+def open_arrays(path: Path) -> Iterator[Any]:
+    """Open what was kept beside canaries, and explain what is missing or damaged."""
     try:
         with np.load(io.BytesIO(read_plain(path, largest=_LARGEST)), allow_pickle=False) as kept:
-            parts: dict[str, Any] = {}
-            for part in ("log_probs", "ranks"):
-                if f"{name}_{part}" in kept:
-                    ends = np.cumsum(kept[f"{name}_{part}_sizes"])[:-1]
-                    parts[part] = tuple(np.split(kept[f"{name}_{part}"], ends))
-            if f"{name}_completions" in kept:
-                parts["completions"] = tuple(map(str, kept[f"{name}_completions"]))
-    except (OSError, ValueError, KeyError, EOFError) as error:
+            yield kept
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
         raise UnreadableFile(
             f"Expected measurements of canaries in {str(path)!r}, found none that can be read. "
             "Audit the model once from Python, with the folder of plant_texts."
         ) from error
-    return Measured(**parts) if parts else None

@@ -21,7 +21,9 @@ from epsilometer.audits.text.canaries import (
     make_canaries,
     read_tokenizer,
 )
+from epsilometer.audits.text.canary_counts import COUNTS
 from epsilometer.audits.text.forecast import Forecast, forecast_audit
+from epsilometer.audits.text.measuring import MEASUREMENTS
 from epsilometer.core.claim import DEFAULT_CONFIDENCE, Claim, as_claim
 from epsilometer.errors import InvalidArgument, UnreadableFile
 
@@ -131,8 +133,12 @@ class PlantedTexts:
             "canaries": [list(canary) for canary in self.canaries],
             "included": np.flatnonzero(self.included).tolist(),
         }
+        content, path = json.dumps(plain).encode("ascii"), home / CANARIES
         with FileLock(home / "lock", mode=OWNER_FILE):  # every process of a run plants the same
-            write_whole(home / CANARIES, json.dumps(plain).encode("ascii"))
+            if not path.exists() or read_plain(path, largest=_LARGEST) != content:
+                for name in (MEASUREMENTS, COUNTS):  # of other canaries, they would clear any claim
+                    (home / name).unlink(missing_ok=True)
+            write_whole(path, content)
         return home
 
 

@@ -5,7 +5,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import scipy.stats
+
 from epsilometer.audits.text.canaries import TextCanaries
+from epsilometer.audits.text.canary_counts import COUNTS, CanaryCounts, load_counts
 from epsilometer.audits.text.measuring import (
     SCORES,
     Measured,
@@ -24,8 +28,9 @@ from epsilometer.core.settings import DATA
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import hash_file
-from epsilometer.types import FloatArray
+from epsilometer.types import BoolArray, FloatArray
 
+_TRAINED = 1e-4  # chance that a reference which was not trained on the canaries seems to be
 _WORDS = {
     "loss": "the loss of its text",
     "reference": "its loss against a reference model",
@@ -52,11 +57,13 @@ class TextRun:
             "model": Measured() if model is None else model,
             "planted": load_planted(self.folder),
             "reference": load_measured(self.folder, "reference"),
+            "counts": load_counts(self.folder),
         }
 
     def fingerprints(self) -> tuple[tuple[str, str], ...]:
         """Return the names of the files and the SHA-256 of their contents."""
-        names = ("canaries.json", "measurements.npz")
+        names = ["canaries.json", "measurements.npz"]
+        names += [COUNTS] * (self.folder / COUNTS).exists()
         return tuple(hash_file(self.folder / name) for name in names)
 
 
@@ -73,6 +80,8 @@ class LanguageModel:
             behind an address, or ``Measured``.
         planted: What ``plant_texts`` returned, or ``load_planted`` read.
         reference: The same of the model before training, or of another; for ``reference``.
+        counts: How often each canary was in the batches of training, as a ``BatchWatch`` counts
+            them; None where nobody did. Canaries that were in none do not count for the reach.
         scores: Among ``loss``, ``reference``, ``rank``, ``min-k`` and ``completion``. By default
             ``reference`` where there is one, else ``loss``, else ``completion``.
         memorisation: Whether extraction and exposure are measured too.
@@ -94,6 +103,7 @@ class LanguageModel:
     planted: Any = field(metadata=DATA)
     _: KW_ONLY
     reference: Any = field(default=None, metadata=DATA)
+    counts: Any = field(default=None, metadata=DATA)
     scores: tuple[str, ...] | None = None
     memorisation: bool = True
     title: str = "a language model"
@@ -112,6 +122,13 @@ class LanguageModel:
             raise InvalidArgument(
                 "Expected planted to be what plant_texts returned, got "
                 f"{type(self.planted).__name__}."
+            )
+        if self.counts is not None and (
+            not isinstance(self.counts, CanaryCounts)
+            or self.counts.counts.shape != self.planted.included.shape
+        ):
+            raise InvalidArgument(
+                f"Expected CanaryCounts of {len(self.planted.canaries):,} canaries, got others."
             )
         if self.scores is not None:
             object.__setattr__(self, "scores", tuple(self.scores))
@@ -133,7 +150,7 @@ def run_audit(subject: LanguageModel, request: Request) -> Audit:
         subject=subject.title,
         claim=claim,
         findings=tuple(findings),
-        caveats=tuple(_list_caveats(planted, model)),
+        caveats=tuple(_list_caveats(subject, model, reference)),
         cites=_cite(subject, planted),
         provenance=request.make_provenance(subject),
     )
@@ -162,11 +179,15 @@ def list_findings(
     names = choose_scores(subject.scores, model, reference)
     computed = {name: SCORES[name](model, reference, planted.canaries) for name in names}
     views = len(names) * len(planted.groups)
+    counts: CanaryCounts | None = subject.counts
     for wanted, places in planted.groups:
+        copies = wanted.repetitions
+        if counts is not None:
+            copies = counts.take(planted.included, places).count_copies(copies)
         asked = Question(
             delta=request.known_delta,
             confidence=1 - (1 - request.confidence) / views,
-            copies=wanted.repetitions,
+            copies=copies,
             paired=planted.design == "paired",
             replaced=planted.design == "paired"
             and claim is not None
@@ -181,7 +202,16 @@ def list_findings(
                 title=f"{name_group(wanted)}, by {_WORDS.get(name, name)}",
                 adversary=subject.adversary,
             )
-            yield measure_view(scores, asked, claim=claim)
+            told = computed[name][places] > -np.inf
+            if name == "reference" and _is_trained(planted, places, reference):
+                told = np.zeros_like(told)
+            yield measure_view(
+                scores,
+                asked,
+                claim=claim,
+                learnt=_count_learnt(subject, places, told),
+                valid=counts is None or counts.joined == 0,
+            )
         if subject.memorisation:
             found = measure_memorisation(
                 _take_part(model, places),
@@ -231,7 +261,36 @@ def _take_part(measured: Measured, places: slice) -> Measured:
     )
 
 
-def _list_caveats(planted: PlantedTexts, model: Measured) -> Iterator[str]:
+def _count_learnt(subject: LanguageModel, places: slice, told: BoolArray) -> tuple[int, int]:
+    """Return how many planted and held-out canaries were trained on and have a score.
+
+    Where nobody watched, planted ones are taken to be trained on.
+    """
+    included = subject.planted.included[places]
+    trained = None if subject.counts is None else subject.counts.trained
+    learnt = (included if trained is None else trained[places]) & told
+    return int(learnt[included].sum()), int(learnt[~included].sum())
+
+
+def _is_trained(planted: PlantedTexts, places: slice, reference: Measured | None) -> bool:
+    """Tell whether a reference tells planted canaries from held-out ones: it was trained on them.
+
+    Guarantees: says so of a reference that does not depend on the coins with chance at most 1e-4.
+    """
+    included = planted.included[places]
+    if reference is None or included.all() or not included.any():
+        return False
+    scores = SCORES["loss"](_take_part(reference, places), None, ())
+    found = scipy.stats.mannwhitneyu(
+        scores[included], scores[~included], alternative="greater", method="asymptotic"
+    )
+    return bool(found.pvalue < _TRAINED)
+
+
+def _list_caveats(
+    subject: LanguageModel, model: Measured, reference: Measured | None
+) -> Iterator[str]:
+    planted: PlantedTexts = subject.planted
     yield (
         "Canaries were planted in the training texts: a bound is about such texts, and about an "
         "adversary who knows all of them but not the coins."
@@ -240,6 +299,8 @@ def _list_caveats(planted: PlantedTexts, model: Measured) -> Iterator[str]:
         yield "All coins gave the same side, so there is nothing to compare."
     if len({wanted.kind for wanted in planted.wanted}) < len(planted.wanted):
         yield "Canaries of one kind were planted in several groups."
+    yield from _describe_training(subject)
+    used = reference is not None and (subject.scores is None or "reference" in subject.scores)
     for wanted, places in planted.groups:
         longest = max((tokens.size for tokens in model.log_probs[places]), default=0)
         if wanted.kind == "new" and longest > wanted.secret_length:
@@ -248,6 +309,39 @@ def _list_caveats(planted: PlantedTexts, model: Measured) -> Iterator[str]:
                 f"{wanted.secret_length} were planted, so that they prove less. Add "
                 "planted.new_tokens to its vocabulary before training."
             )
+        lost = sum(bool(np.isnan(tokens).any()) for tokens in model.log_probs[places])
+        if lost:
+            yield f"The model gives no number (nan) for {lost:,} of {name_group(wanted)}."
+        if used and _is_trained(planted, places, reference):
+            yield (
+                f"The reference model was trained on {name_group(wanted)}: it finds planted ones "
+                "likelier than held-out ones. Give the model before training, or the score 'loss'."
+            )
+
+
+def _describe_training(subject: LanguageModel) -> Iterator[str]:
+    """Say what is known of the batches, where they were not as declared."""
+    planted, found = subject.planted, subject.counts
+    if found is None or found.trained is None:
+        yield (
+            "It was not watched, or not from the first step on, whether planted texts were trained "
+            "on: reach and power take it for granted. PrivacyAudit and BatchWatch watch it."
+        )
+        return
+    wrong = int((~planted.included & found.trained).sum())
+    if wrong:
+        yield (
+            f"{wrong:,} held-out canaries were trained on. Where that is more than a few, the data "
+            "were planted with other coins."
+        )
+    if found.joined:
+        yield (
+            f"{found.joined:,} rows held several canaries: they join records, so that a claim "
+            "about one record says nothing about a planted text. Train without packing."
+        )
+    for wanted, places in planted.groups:
+        own = found.take(planted.included, places)
+        yield from own.describe(wanted.repetitions, named=name_group(wanted))
 
 
 def _cite(subject: LanguageModel, planted: PlantedTexts) -> tuple[str, ...]:

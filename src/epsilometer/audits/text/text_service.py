@@ -2,7 +2,8 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +92,7 @@ class TextService(JsonService):
 
     def _read_tokens(self, answer: Any, canary: Canary) -> list[float | None]:
         """Return ln p of the tokens that reach beyond the prompt."""
-        with self._wrap():
+        with self._explain():
             pairs = [(str(token), value) for token, value in self.token_answer(answer)]
             found, position = [], 0
             for token, value in pairs:
@@ -103,27 +104,17 @@ class TextService(JsonService):
         return found
 
     def _read_text(self, answer: Any) -> str:
-        with self._wrap():
+        with self._explain():
             return str(self.text_answer(answer))
 
-    def _wrap(self) -> "_Explain":
-        return _Explain(self)
-
-
-class _Explain:
-    """Say what was expected where an answer has another form."""
-
-    def __init__(self, service: TextService) -> None:
-        self._service = service
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        if isinstance(error, (KeyError, TypeError, IndexError, ValueError)):
-            service = self._service
+    @contextmanager
+    def _explain(self) -> Iterator[None]:
+        """Say what was expected where an answer has another form."""
+        try:
+            yield
+        except (KeyError, TypeError, IndexError, ValueError) as error:
             raise ServiceFailed(
-                f"Expected tokens or text in the answer of {service.where}, found none "
-                f"({type(error).__name__}) {service.so_far}. Give token_answer= and text_answer=, "
+                f"Expected tokens or text in the answer of {self.where}, found none "
+                f"({type(error).__name__}) {self.so_far}. Give token_answer= and text_answer=, "
                 "functions that find them; log_probs=False where it gives text alone."
             ) from error

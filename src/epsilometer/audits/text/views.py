@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.claim import Adjacency, Claim
@@ -15,7 +16,7 @@ from epsilometer.errors import EpsilometerWarning
 from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.gaussians import gdp_epsilon
 from epsilometer.stats.group_privacy import bound_one_record, group_delta
-from epsilometer.stats.reach import compute_power, compute_reach
+from epsilometer.stats.reach import compute_power, compute_reach, separate_scores
 from epsilometer.stats.score_finding import make_finding, measure_growth
 from epsilometer.stats.thresholds import Observed
 
@@ -75,28 +76,62 @@ class Question:
             )
 
 
-def compute_group_power(asked: Question, claim: float, scores: Scores, reach: float) -> float:
-    """Return the smallest true ε of one record at which a claim is refuted 4 times in 5."""
-    if claim >= reach:
-        return math.inf
-    return compute_power(
-        asked.prove,
+def forecast_view(
+    asked: Question, claim: float | None, *, learnt: tuple[int, int], size: tuple[int, int]
+) -> tuple[float, float | None]:
+    """Return reach and power of scores that were not observed; no power without a claim.
+
+    Where only some planted canaries were trained on, an attack tells at best those apart from all
+    others. Held-out ones that were trained on look as planted ones do.
+
+    Args:
+        asked: How they are bounded.
+        claim: The claimed ε.
+        learnt: Planted and held-out canaries that were trained on.
+        size: All planted and held-out canaries.
+    """
+    n_in, n_out = sum(learnt), sum(size) - sum(learnt)
+    if 0 in (n_in, n_out):
+        return 0.0, None if claim is None else math.inf
+    as_declared = learnt == (size[0], 0)
+
+    def prove(part: Observed) -> float:
+        if as_declared or not isinstance(part, Scores):
+            return asked.prove(part)
+        rng = np.random.default_rng(0)
+        shifted, others = rng.permutation(part.inside), rng.permutation(part.outside)
+        cut, fill = learnt[0], size[0] - learnt[0]
+        inside = np.concatenate([shifted[:cut], others[:fill]])
+        outside = np.concatenate([shifted[cut:], others[fill:]])
+        return asked.prove(Scores(inside, outside, adversary=part.adversary))
+
+    reach = compute_reach(prove, separate_scores(n_in, n_out))
+    if claim is None or claim >= reach:
+        return reach, None if claim is None else math.inf
+    power = compute_power(
+        prove,
         claim=claim,
         delta=asked.delta,
-        n_in=scores.n_in,
-        n_out=scores.n_out,
+        n_in=n_in,
+        n_out=n_out,
         # Copies add up: a canary of k of them is shifted k times as far as one record.
         epsilon_of=(
             (lambda mu: mu / asked.copies)
             if asked.delta == 0
             else (lambda mu: gdp_epsilon(mu / asked.copies, asked.delta))
         ),
-        counted=not asked.paired,
+        counted=as_declared and not asked.paired,
     )
+    return reach, power
 
 
 def measure_view(
-    scores: Scores, asked: Question, *, claim: Claim | None, caveats: tuple[str, ...] = ()
+    scores: Scores,
+    asked: Question,
+    *,
+    claim: Claim | None,
+    learnt: tuple[int, int] | None = None,
+    valid: bool = True,
 ) -> EpsilonFinding:
     """Return what the scores of one kind of canaries prove.
 
@@ -108,22 +143,28 @@ def measure_view(
         scores: Scores of canaries, with title and adversary.
         asked: How they are bounded.
         claim: What was claimed, if anything.
-        caveats: What a reader of the bound must know.
+        learnt: Planted and held-out canaries that were trained on, and that a score tells of; by
+            default as declared.
+        valid: Whether each canary was a separate record.
     """
     epsilon = asked.prove(scores)
     own = asked.bound(scores, delta=group_delta(epsilon, asked.delta, copies=asked.copies))
-    said = caveats
+    said = own.caveats
     if asked.copies > 1:
         said = (
+            *said,
             f"Every canary was {asked.copies} records: ε of one record is what all its copies "
             "together allow (group privacy).",
-            *caveats,
         )
     bound = msgspec.structs.replace(
-        own, epsilon=epsilon, delta=asked.delta, caveats=(*own.caveats, *said)
+        own, epsilon=epsilon, delta=asked.delta, caveats=said, valid=own.valid and valid
     )
-    reach = max(epsilon, compute_reach(asked.prove, scores))
-    power = None if claim is None else compute_group_power(asked, claim.epsilon, scores, reach)
+    reach, power = forecast_view(
+        asked,
+        None if claim is None else claim.epsilon,
+        learnt=(scores.n_in, 0) if learnt is None else learnt,
+        size=(scores.n_in, scores.n_out),
+    )
     return make_finding(
         scores,
         [bound],
@@ -131,6 +172,6 @@ def measure_view(
         claim=claim,
         subject=scores.title,
         growth=measure_growth(scores, asked.prove, seed=asked.seed, in_order=False),
-        reach=reach,
-        power=power,
+        reach=max(epsilon, reach),
+        power=power if valid or claim is None else math.inf,
     )

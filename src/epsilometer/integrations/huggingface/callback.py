@@ -3,18 +3,27 @@
 # mypy: allow-subclassing-any
 
 import logging
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
+import msgspec
+import numpy as np
 from transformers import TrainerCallback
 
 from epsilometer import _validate
 from epsilometer._dispatch import audit as run_audit
 from epsilometer._files import write_whole
+from epsilometer.audits.text.canary_counts import BatchWatch, CanaryCounts, load_counts
 from epsilometer.audits.text.causal_model import CausalModel
-from epsilometer.audits.text.measuring import Measured
+from epsilometer.audits.text.measuring import (
+    MEASUREMENTS,
+    Measured,
+    load_measured,
+    save_measured,
+)
 from epsilometer.audits.text.planting import PlantedTexts
 from epsilometer.audits.text.subject import LanguageModel
 from epsilometer.core.audit import Audit
@@ -33,9 +42,9 @@ class PrivacyAudit(TrainerCallback):
     """Audit your normal training run: ``Trainer(…, callbacks=[PrivacyAudit(planted, 8.0, …)])``.
 
     Before training it says what the canaries can refute, and measures them on the model as it is:
-    the reference. During training it watches batches and books, or lets ``watch`` do it. At the end
-    it measures the canaries again, and writes ``audit.json``, ``audit.html`` and a section of
-    ``README.md`` into the output folder.
+    the reference. During training it counts canaries in batches, and watches batches and books, or
+    lets ``watch`` do it. At the end it measures the canaries again, and writes ``audit.json``,
+    ``audit.html`` and a section of ``README.md`` into the output folder.
 
     Guarantees: weights, batches and random streams of training stay as they are. All bounds hold
         together at ``confidence``.
@@ -94,6 +103,9 @@ class PrivacyAudit(TrainerCallback):
         self._tokenizer, self._batch_size = tokenizer, batch_size
         self._card, self._seed = card, seed
         self._reference: Measured | None = None
+        self._batches: BatchWatch | None = None
+        self._best: CanaryCounts | None = None  # of the checkpoint that is loaded at the end
+        self._warned = False
         self._watch: Any = None
         self._own: RunChecks | None = None
         self.audit: Audit | None = None
@@ -101,14 +113,24 @@ class PrivacyAudit(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Say what can be refuted, measure the reference, and begin to watch."""
         _refuse_shards(args)
+        _refuse_published_coins(self._planted.folder, Path(args.output_dir))
         if getattr(args, "packing", False):
             raise InvalidArgument(
                 "Expected packing=False, got True: packed rows join several records, so that a "
                 "claim about one record says nothing about a planted text."
             )
+        model = self._wrap(parts, completions=False)  # only the trained model's are read
+        self._refuse_split_tokens(model)
+        _refuse_frozen_tokens(self._planted, parts["model"])
         loader, optimizer = parts.get("train_dataloader"), parts.get("optimizer")
+        self._begin_counts(model, parts, state)
         if self._watch_with is not None:
             self._watch = self._watch_with(unwrap_optimizer(optimizer), loader)
+        elif self._accountant is not None and not _count_records(loader):
+            raise InvalidArgument(
+                "Expected a data set with a length, whose batches can be compared with the books, "
+                "got a stream. Train on a map-style data set, or leave accountant= out."
+            )
         elif self._accountant is not None:
             self._own = RunChecks(
                 loader,
@@ -124,27 +146,60 @@ class PrivacyAudit(TrainerCallback):
             self._claim, delta=self._delta, confidence=self._confidence, views=views
         )
         _log.warning("epsilometer: %s", forecast)  # a forecast after training is worth nothing
-        model = self._wrap(parts, completions=False)  # only the trained model's are read
-        self._refuse_split_tokens(model)
-        self._reference = model.measure(self._planted.canaries)
+        if self._reference is None:
+            self._reference = model.measure(self._planted.canaries)
+            if self._planted.folder is not None:  # where a run that is resumed finds it
+                save_measured(self._planted.folder, reference=self._reference)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Count a step."""
         if self._own is not None:
             self._own.take_step()
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Warn while training can still be stopped: at steps 1, 2, 4, 8 and so on."""
+        if self._batches is None or state.global_step & (state.global_step - 1):
+            return
+        found, planted = self._batches.collect(), self._planted  # of all processes, so each time
+        wrong = found.joined or any(
+            found.take(planted.included, places).is_short(wanted.repetitions)
+            for wanted, places in planted.groups
+        )
+        if wrong and not self._warned and state.is_world_process_zero:
+            _log.warning(
+                "epsilometer: %d rows held whole planted texts, %d of them several at once. "
+                "Texts that are truncated, packed or filtered prove nothing.",
+                int(found.counts[planted.included].sum()),
+                found.joined,
+            )
+            self._warned = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Keep the counts of canaries for a run that is resumed, or that returns to this step."""
+        if self._batches is None:
+            return
+        found = replace(self._batches.collect(), steps=state.global_step)
+        if state.best_global_step == state.global_step:
+            self._best = found
+        if self._planted.folder is not None and state.is_world_process_zero:
+            found.save(self._planted.folder)
+
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Measure the canaries, judge the claim, and write all of it into the output folder."""
         for each in (self._watch, self._own):
             if each is not None:
                 each.close()
+        counts = self._end_counts(args, state)
         if not state.is_world_process_zero:
             return
+        if self._planted.folder is not None:
+            counts.save(self._planted.folder)
         found = run_audit(
             LanguageModel(
                 self._wrap(parts),
                 self._planted,
                 reference=self._reference,
+                counts=counts,
                 scores=self._scores,
                 title=f"{type(parts.get('model')).__name__}, {state.global_step:,} steps",
             ),
@@ -155,9 +210,41 @@ class PrivacyAudit(TrainerCallback):
         )
         checks = self._find_checks()
         if checks is not None:
-            found = replace(found, findings=(*found.findings, checks))
+            found = msgspec.structs.replace(found, findings=(*found.findings, checks))
         self.audit = found
         self._write(Path(args.output_dir))
+
+    def _begin_counts(self, model: CausalModel, parts: dict[str, Any], state: Any) -> None:
+        """Watch for canaries in batches; go on with what is known of this model from before."""
+        folder, before, module = self._planted.folder, None, parts["model"]
+        self._best, self._warned = None, False
+        if self._batches is not None and self._batches.module is module:
+            before = self._batches.collect()
+        else:
+            self._reference = None
+            if state.global_step and folder is not None and (folder / MEASUREMENTS).exists():
+                self._reference = load_measured(folder, "reference")
+            if state.global_step:
+                before = None if folder is None else load_counts(folder)
+                if before is None or before.steps != state.global_step:
+                    nothing = np.zeros(len(self._planted.canaries), np.int64)
+                    before = CanaryCounts(counts=nothing, rows=0, whole=False)
+        self._batches = BatchWatch(
+            module,
+            model.tokenizer,
+            self._planted.canaries,
+            records=_count_records(parts.get("train_dataloader")),
+            before=before,
+        )
+
+    def _end_counts(self, args: Any, state: Any) -> CanaryCounts:
+        """Return the counts of the model that is kept."""
+        assert self._batches is not None  # training began
+        self._batches.close()
+        found = self._batches.collect()
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            return replace(found, whole=False) if self._best is None else self._best
+        return replace(found, steps=state.global_step)
 
     def _write(self, folder: Path) -> None:
         assert self.audit is not None  # it was just made
@@ -166,9 +253,12 @@ class PrivacyAudit(TrainerCallback):
             write_whole(folder / name, render(self.audit, Path(name).suffix), private=False)
         if self._card:
             card = folder / CARD
-            before = card.read_text("utf-8") if card.exists() else ""
-            after = write_model_card(before, self.audit).encode("utf-8")
-            write_whole(card, after, private=False)
+            try:  # a card that cannot be read must not cost the trained model
+                before = card.read_bytes().decode("utf-8") if card.exists() else ""
+                after = write_model_card(before, self.audit).encode("utf-8")
+                write_whole(card, after, private=False)
+            except (InvalidArgument, UnicodeDecodeError) as error:
+                _log.warning("epsilometer: %s was left as it is. %s", card, error)
         _log.warning("epsilometer: %s; written to %s", self.audit.verdict, folder)
 
     def _find_claim(self) -> Claim | None:
@@ -200,20 +290,52 @@ class PrivacyAudit(TrainerCallback):
     def _refuse_split_tokens(self, model: CausalModel) -> None:
         """Refuse to train where new tokens are not in the vocabulary: they would prove little."""
         new = self._planted.new_tokens
-        if new and len(model.tokenizer.encode(new[-1])) != 1:
+        if split := sum(len(model.tokenizer.encode(token)) != 1 for token in new):
             raise InvalidArgument(
-                f"Expected {len(new):,} new tokens in the vocabulary, found none. Before training: "
-                "tokenizer.add_tokens(list(planted.new_tokens)), and then "
+                f"Expected {len(new):,} new tokens in the vocabulary, found {len(new) - split:,}. "
+                "Before training: tokenizer.add_tokens(list(planted.new_tokens)), and then "
                 "model.resize_token_embeddings(len(tokenizer))."
             )
 
 
+def _refuse_frozen_tokens(planted: PlantedTexts, module: Any) -> None:
+    """Refuse to train where new tokens cannot be learned, as by LoRA: they would prove little."""
+    find = getattr(module, "get_output_embeddings", None)
+    head = find() if callable(find) else None
+    weights = () if head is None else tuple(head.parameters())
+    if planted.new_tokens and weights and not any(each.requires_grad for each in weights):
+        raise InvalidArgument(
+            "Expected a trainable output layer for new tokens, got a frozen one. With PEFT: "
+            "LoraConfig(modules_to_save=['lm_head']), by the name of that layer. Or plant "
+            "kind='typical'."
+        )
+
+
+def _count_records(loader: Any) -> int:
+    """Return the records of a loader; 0 where it does not know, as of a stream."""
+    try:
+        return len(loader.dataset)
+    except (AttributeError, TypeError):
+        return 0
+
+
 def _refuse_shards(args: Any) -> None:
     """Refuse runs in which no process holds the whole model."""
-    sharded = bool(getattr(args, "fsdp", None)) or bool(getattr(args, "deepspeed", None))
-    if sharded:
+    names = ("fsdp", "deepspeed")
+    launched = (os.environ.get(f"ACCELERATE_USE_{name.upper()}", "") for name in names)
+    if any(getattr(args, name, None) for name in names) or "true" in map(str.lower, launched):
         raise InvalidArgument(
             "Expected a model that every process holds as a whole (one process, or DDP), got FSDP "
             "or DeepSpeed. Save the model, and audit it: epsilometer audit with source.type = "
             '"saved-model".'
+        )
+
+
+def _refuse_published_coins(folder: Path | None, output: Path) -> None:
+    """Refuse to keep coins where a Trainer uploads all that lies there."""
+    if folder is not None and folder.resolve().is_relative_to(output.resolve()):
+        raise InvalidArgument(
+            "Expected the private folder of canaries outside the output folder, which a Trainer "
+            f"uploads to the Hub, got {str(folder)!r} in {str(output)!r}. Give plant_texts another "
+            "out=."
         )

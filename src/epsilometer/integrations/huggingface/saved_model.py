@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from epsilometer._extras import needs
+from epsilometer.audits.text.canary_counts import load_counts
 from epsilometer.audits.text.causal_model import CausalModel
 from epsilometer.audits.text.planting import load_planted
 
@@ -34,6 +35,7 @@ class SavedModel:
             "model": _load_model(self.model),
             "planted": load_planted(self.folder),
             "reference": before,
+            "counts": load_counts(self.folder),
         }
 
 

@@ -1,0 +1,273 @@
+"""Count the canaries in the batches that a language model is trained on."""
+
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.stats
+
+from epsilometer._extras import needs
+from epsilometer._files import write_whole
+from epsilometer.audits.text.canaries import Canary, read_tokenizer
+from epsilometer.audits.text.measuring import open_arrays
+from epsilometer.types import BoolArray, IntArray
+
+COUNTS = "counts.npz"
+_LEVEL = 1e-6  # chance that canaries of one copy each are taken for more
+_EXPECTED = 20  # sightings from which on their absence is worth a warning during training
+_STRIDE = 4  # of the lengths that are looked for: texts of about the same length share a pass
+_FACTOR, _FIRST, _SECOND = 0x1E3779B97F4A7C15, 0x3F84D5B5B5470917, 0x1B03738712FAD5C9
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CanaryCounts:
+    """How often each canary was in the batches of a training run, as the model got them.
+
+    Attributes:
+        counts: Rows that held each canary up to its end, with a loss there; shape ``(n,)``.
+        rows: Rows of all batches.
+        joined: Rows that held several canaries.
+        records: Records of the training set; 0 where that is unknown.
+        whole: Whether batches were watched from the first on.
+        steps: Steps after which they were saved.
+    """
+
+    counts: IntArray
+    rows: int
+    joined: int = 0
+    records: int = 0
+    whole: bool = True
+    steps: int = 0
+
+    @property
+    def trained(self) -> BoolArray | None:
+        """Which canaries were trained on; None where that is not known of all."""
+        return self.counts > 0 if self.whole and self.rows else None
+
+    def take(self, chosen: BoolArray, places: slice) -> "CanaryCounts":
+        """Return the counts of those of a group that are chosen."""
+        return replace(self, counts=self.counts[places][chosen[places]])
+
+    def count_copies(self, declared: int) -> int:
+        """Return how many records each canary is: more than declared if seen more often.
+
+        Guarantees: wrong with chance at most 1e-6 where records enter batches with equal chances.
+
+        Example:
+            >>> CanaryCounts(counts=np.full(100, 6), rows=3_000, records=1_000).count_copies(1)
+            2
+        """
+        seen, once = int(self.counts.sum()), self._expect_once()
+        if not once or seen <= scipy.stats.poisson.isf(_LEVEL, once * declared):
+            return declared
+        return max(declared, math.ceil(seen / once - 0.1))
+
+    def is_short(self, declared: int) -> bool:
+        """Tell whether canaries were seen less than half as often as was due by now."""
+        due = self._expect_once() * declared
+        return due >= _EXPECTED and bool(self.counts.sum() < due / 2)
+
+    def describe(self, declared: int, *, named: str) -> Iterator[str]:
+        """Say how the training of planted canaries differs from what was declared, if it does."""
+        missing, copies = int((self.counts == 0).sum()), self.count_copies(declared)
+        if missing:
+            yield (
+                f"Of {self.counts.size:,} planted of {named}, {missing:,} were in no batch as "
+                "whole texts with a loss on their end. Reach and power count the others alone."
+            )
+        elif self.is_short(declared):
+            yield f"Planted of {named} were in batches less than half as often as declared."
+        elif copies > declared:
+            yield (
+                f"Planted of {named} were in batches more often than declared: each is bounded "
+                f"as {copies} records."
+            )
+
+    def _expect_once(self) -> float:
+        """Return how often the canaries would have been seen if each were one record."""
+        return self.rows / self.records * self.counts.size if self.records else 0.0
+
+    def add(self, later: "CanaryCounts") -> "CanaryCounts":
+        """Return the counts of a run that went on."""
+        return replace(
+            later,
+            counts=self.counts + later.counts,
+            rows=self.rows + later.rows,
+            joined=self.joined + later.joined,
+            whole=self.whole and later.whole,
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write them beside the canaries, for their owner alone: they tell the coins."""
+        packed = io.BytesIO()
+        np.savez(packed, **vars(self))
+        write_whole(folder / COUNTS, packed.getvalue())
+
+
+def load_counts(folder: Path) -> CanaryCounts | None:
+    """Read what ``CanaryCounts.save`` wrote; None where there is nothing."""
+    if not (folder / COUNTS).exists():
+        return None
+    with open_arrays(folder / COUNTS) as kept:
+        plain = {name: kept[name] for name in CanaryCounts.__dataclass_fields__}
+        return CanaryCounts(
+            **{name: each if each.ndim else each.item() for name, each in plain.items()}
+        )
+
+
+class BatchWatch:
+    """Count canaries in the batches that a torch module is trained on, whatever made them.
+
+    A row holds a canary where it has the tokens of its text, but for the first few: those may
+    differ after other text. What is truncated, masked, dropped or never drawn is not counted.
+
+    Guarantees: batches, weights and random streams stay as they are. Nothing waits for a GPU.
+    Assumes: the module is called with token ids ``(rows, tokens)``, first or as ``input_ids``.
+
+    Args:
+        module: What is called in training mode.
+        tokenizer: As of ``CausalModel``.
+        canaries: What is counted, planted or not.
+        records: Records of the training set, where that is known.
+        before: Counts of a run that goes on.
+
+    Example:
+        >>> import torch
+        >>> class Letters:
+        ...     def encode(self, text): return [ord(letter) % 32 for letter in text]
+        >>> module = torch.nn.Embedding(32, 4)
+        >>> watch = BatchWatch(module, Letters(), [Canary("ab", "cde"), Canary("ab", "xyz")])
+        >>> _ = module(torch.tensor([[1, 2, 3, 4, 5, 0, 0]]))
+        >>> watch.collect().counts
+        array([1, 0])
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        tokenizer: Any,
+        canaries: Sequence[Canary],
+        *,
+        records: int = 0,
+        before: CanaryCounts | None = None,
+    ) -> None:
+        with needs("torch", extra="torch"):
+            import torch
+        self._torch, self.module = torch, module
+        self._records, self._before = records, before
+        self._powers: dict[Any, Any] = {}
+        self._tables: list[tuple[int, Any]] = []  # lengths, and sorted hashes of ends of canaries
+        self._places = np.zeros(len(canaries), np.int64)  # of canaries, in all tables
+        encode = read_tokenizer(tokenizer).encode
+        self._fill_tables([encode(canary.text) for canary in canaries])
+        # By device: sums of every hash, then of rows and joined rows; and the tables there.
+        self._devices: dict[Any, Any] = {}
+        self._handle = module.register_forward_pre_hook(self._see, with_kwargs=True)
+
+    def close(self) -> None:
+        """Stop counting."""
+        self._handle.remove()
+
+    def collect(self) -> CanaryCounts:
+        """Return the counts so far, of all processes of a run together: each must call this."""
+        torch = self._torch
+        device = next((each.device for each in self.module.parameters()), torch.device("cpu"))
+        total = self._make_sums(device)
+        for sums, _ in self._devices.values():
+            total += sums.to(device)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(total)
+        found = total.cpu().numpy()
+        own = CanaryCounts(
+            counts=found[self._places],
+            rows=int(found[-2]),
+            joined=int(found[-1]),
+            records=self._records,
+        )
+        return own if self._before is None else self._before.add(own)
+
+    def _see(self, module: Any, args: Any, named: Any) -> None:
+        torch = self._torch
+        ids = named.get("input_ids", args[0] if args else None)
+        usable = isinstance(ids, torch.Tensor) and ids.ndim == 2 and not ids.is_floating_point()
+        if not (module.training and torch.is_grad_enabled() and usable):
+            return
+        if torch.compiler.is_compiling():  # then nothing is known of the batches
+            return
+        with torch.no_grad():
+            self._count(ids.long(), named)
+
+    def _count(self, ids: Any, named: Any) -> None:
+        if ids.device not in self._devices:
+            tables = [(length, hashes.to(ids.device)) for length, hashes in self._tables]
+            self._devices[ids.device] = self._make_sums(ids.device), tables
+        sums, tables = self._devices[ids.device]
+        labels, starts = named.get("labels"), named.get("position_ids")
+        ends = self._torch.arange(ids.shape[1], device=ids.device)
+        first_end, last_start = ends.new_full((2, ids.shape[0], 1), ids.shape[1])
+        last_start.fill_(-1)
+        offset = 0
+        for length, hashes in tables:
+            if ids.shape[1] >= length:
+                found = self._hash(ids, length)
+                place = self._torch.searchsorted(hashes, found).clamp_(max=hashes.numel() - 1)
+                hit = hashes[place] == found
+                if labels is not None and labels.shape == ids.shape:
+                    hit &= labels[:, length - 1 :] != -100
+                sums.index_add_(0, (offset + place).flatten(), hit.flatten().long())
+                end = ends[length - 1 :].where(hit, ids.shape[1])
+                start = ends[: 1 - length or None].where(hit, -1)
+                first_end = first_end.minimum(end.amin(1, keepdim=True))
+                last_start = last_start.maximum(start.amax(1, keepdim=True))
+            offset += hashes.numel()
+        if starts is None and "cu_seq_lens_q" not in named:
+            sums[-2] += ids.shape[0]
+            sums[-1] += (last_start > first_end).sum()  # not of texts that overlap
+        else:  # several records in a row, which the model tells apart
+            sums[-2] += ids.shape[0] if starts is None else (starts == 0).sum()
+
+    def _fill_tables(self, every: Sequence[Sequence[int]]) -> None:
+        torch = self._torch
+        lengths = np.array([_choose_length(len(ids)) for ids in every])
+        offset = 0
+        for length in np.unique(lengths).tolist():
+            places = np.flatnonzero(lengths == length)
+            ends = torch.tensor(
+                [list(every[at][-length:]) for at in places.tolist()], dtype=torch.long
+            )
+            hashes, own = torch.unique(self._hash(ends, length)[:, 0], return_inverse=True)
+            self._tables.append((length, hashes))
+            self._places[places] = offset + own.numpy()
+            offset += hashes.numel()
+
+    def _make_sums(self, device: Any) -> Any:
+        size = sum(hashes.numel() for _, hashes in self._tables) + 2
+        return self._torch.zeros(size, dtype=self._torch.long, device=device)
+
+    def _hash(self, ids: Any, length: int) -> Any:
+        """Return a hash of every passage of this length, modulo 2⁶⁴: polynomials of mixed ids."""
+        power, inverse = self._find_powers(ids.shape[1] + 1, ids.device)
+        mixed = (ids + 1) * _FIRST
+        mixed = (mixed ^ (mixed >> 31)) * _SECOND
+        sums = self._torch.nn.functional.pad((mixed * power[: ids.shape[1]]).cumsum(1), (1, 0))
+        return (sums[:, length:] - sums[:, :-length]) * inverse[: ids.shape[1] + 1 - length]
+
+    def _find_powers(self, size: int, device: Any) -> Any:
+        known = self._powers.get(device)
+        if known is None or known.shape[1] < size:
+            factors = np.array([[_FACTOR], [pow(_FACTOR, -1, 1 << 64)]], np.uint64)
+            steps = np.repeat(factors, 2 * size, axis=1)
+            steps[:, 0] = 1
+            powers = np.cumprod(steps, axis=1, dtype=np.uint64).view(np.int64)
+            known = self._powers[device] = self._torch.from_numpy(powers).to(device)
+        return known
+
+
+def _choose_length(tokens: int) -> int:
+    """Return how many tokens of a text are looked for: without the first, in few lengths."""
+    usable = max(1, tokens - 1)
+    return usable - usable % _STRIDE if usable >= _STRIDE else usable

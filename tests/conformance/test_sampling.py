@@ -69,7 +69,9 @@ def test_steps_that_are_not_booked_do_not_stand() -> None:
     assert found.epsilon_real is not None
     assert right.epsilon_real is not None
     assert found.epsilon_real.low > right.epsilon_real.low
-    assert compared(Poisson(rate=0.05), taken=100, planned=True).agrees  # other steps are meant
+    planned = compared(Poisson(rate=0.05), taken=100, planned=True)
+    assert planned.verdict == judge.VIOLATED
+    assert "has batches for 100 steps" in planned.sentence
 
 
 def test_nothing_stands_where_nothing_was_booked() -> None:

@@ -155,7 +155,12 @@ def test_nothing_in_a_pickle_is_run(tmp_path: Path, ending: str) -> None:
 PLAIN: dict[str, tuple[str, Columns, list[float], list[float]]] = {
     "privacy meter": (
         "attack_result_0.npz",
-        {"fpr": [0, 1], "tpr": [0, 1], "scores": [3, 1, 2], "memberships": [True, False, True]},
+        {
+            "fpr": [0, 0, 1],
+            "tpr": [0, 1, 1],
+            "scores": [3, 1, 2],
+            "memberships": [True, False, True],
+        },
         [3.0, 2.0],
         [1.0],
     ),
@@ -256,7 +261,7 @@ def test_what_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None:
 def test_no_design_is_taken_unasked() -> None:
     with pytest.raises(InvalidArgument, match="Expected a design with a result of SACRO-ML"):
         em.read_scores(SACRO, attack="lira")
-    with pytest.raises(InvalidArgument, match="one of runs, coins, fixed"):
+    with pytest.raises(InvalidArgument, match="one of fixed, coins"):
         em.read_scores(SACRO, attack="lira", design="paired")
     asked = ("estimate", SACRO, "--delta", "1e-5", "--claim", "0.1")
     assert call(*asked, "--attack", "lira").exit_code == 2
@@ -287,6 +292,113 @@ def test_columns_of_our_own_have_no_attack_to_choose(tmp_path: Path) -> None:
     stated = table(tmp_path / "y.csv", {"inside": [1.0], "outside": [2.0], "design": ["coins"]})
     with pytest.raises(InvalidArgument, match="that the file states"):
         em.read_scores(stated, design="fixed")
+
+
+@pytest.mark.parametrize("changed", ["cut", "other", "sign"])
+def test_scores_that_are_not_those_of_the_reported_curve_are_refused(
+    tmp_path: Path, changed: str
+) -> None:
+    """They were "not refuted", or refuted a claim by the scores of another run."""
+    rng = np.random.default_rng(0)
+    score, member = rng.normal(size=40), np.arange(40) % 2
+    score += 2 * member
+    found = {"cut": score[:30], "other": rng.permutation(score), "sign": -score}[changed]
+    fpr = [0.0, *np.cumsum(1 - member[np.argsort(-score)]) / 20]
+    tpr = [0.0, *np.cumsum(member[np.argsort(-score)]) / 20]
+    columns: Columns = {"fpr": fpr, "tpr": tpr, "memberships": member[: found.size]}
+    path = tmp_path / "attack_result_0.npz"
+    assert read(table(path, {**columns, "scores": score, "memberships": member})).n_in == 20
+    with pytest.raises(InvalidArgument, match="reports beside them"):
+        read(table(path, {**columns, "scores": found}))
+
+
+def test_arrays_of_another_report_are_refused(tmp_path: Path) -> None:
+    shutil.copytree(SACRO.parent, tmp_path / "copy")
+    arrays = tmp_path / "copy" / "report_arrays_e07f9234_instance_0.npz"
+    with np.load(arrays) as kept:
+        score, member = kept["individual.member_prob"], kept["individual.member"]
+    np.savez(arrays, **{"individual.member_prob": score, "individual.member": 1 - member})
+    with pytest.raises(InvalidArgument, match="reports beside them"):
+        read(tmp_path / "copy" / "report.json", attack="lira")
+
+
+def test_a_curve_in_a_pickle_must_be_that_of_its_scores(tmp_path: Path) -> None:
+    path, content = tmp_path / "x.pickle", TF.read_bytes()
+    tree: Any = Reader(io.BytesIO(content)).load()
+    side = np.asarray(tree.single_attack_results[0].membership_scores_train)
+    assert content.count(side.tobytes()) == 1
+    path.write_bytes(content.replace(side.tobytes(), (-side).tobytes()))
+    with pytest.raises(InvalidArgument, match="reports beside them"):
+        read(path)
+
+
+def test_scores_of_the_other_sign_leave_a_claim_unjudged(tmp_path: Path) -> None:
+    """Losses in place of scores: the claim was "not refuted", whatever leaked."""
+    rng = np.random.default_rng(0)
+    sides = {"in_canary_scores": rng.normal(size=90), "out_canary_scores": 3 + rng.normal(size=90)}
+    audit = em.audit(read(table(tmp_path / "x.npz", sides)), em.Claim(1.0, delta=1e-5))
+    assert (audit.verdict, audit.exit_code) == ("cannot judge", 4)
+    assert "negate losses" in str(audit)
+
+
+def test_an_attack_that_answers_the_same_of_all_is_refused(tmp_path: Path) -> None:
+    columns: Columns = {"inferred_train": np.ones(40), "inferred_test": np.ones(40)}
+    with pytest.raises(InvalidArgument, match="answers nothing"):
+        read(table(tmp_path / "x.npz", columns))
+
+
+def test_users_on_both_sides_are_refused_but_row_numbers_are_not(tmp_path: Path) -> None:
+    scores = np.random.default_rng(0).normal(size=(2, 20))
+    for first, refused in ((5, True), (0, False)):  # LossAttack numbers both sides from 0
+        for side, score in zip(("train", "test"), scores, strict=True):
+            users = np.arange(first, first + 20)
+            table(tmp_path / f"df_{side}_user.csv", {"user_id": users, "score": score})
+        if refused:
+            with pytest.raises(InvalidArgument, match="some in both"):
+                read(tmp_path / "df_train_user.csv")
+    assert read(tmp_path / "df_train_user.csv").n_in == 20
+
+
+def test_scores_that_are_missing_at_the_end_are_not_dropped(tmp_path: Path) -> None:
+    """Pandas writes nan as a blank: two runs that diverged were left out."""
+    (tmp_path / "df_train_user.csv").write_text("user_id,score\n0,3.0\n1,\n2,\n")
+    (tmp_path / "df_test_user.csv").write_text("user_id,score\n7,1.0\n")
+    with pytest.raises(InvalidArgument, match="row 2 of the data has a blank"):
+        read(tmp_path / "df_train_user.csv")
+
+
+@pytest.mark.parametrize("names", ["score,score,member", "Score,score,member"])
+def test_columns_of_one_name_are_refused(tmp_path: Path, names: str) -> None:
+    """The last one was taken."""
+    path = tmp_path / "x.csv"
+    path.write_text(f"{names}\n2,0,1\n1,0,0\n")
+    with pytest.raises(InvalidArgument, match="one column 'score', found 2"):
+        em.read_scores(path)
+    path.write_text("in_canary_scores,in_canary_scores,out_canary_scores\n2,0,1\n1,0,0\n")
+    with pytest.raises(InvalidArgument, match="found 2"):
+        read(path)
+
+
+def test_losses_of_epochs_are_no_losses_of_records(tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    path.write_text('{"loss_train": [2.0, 1.0, 0.5], "loss_test": [2.1, 1.5, 1.4]}')
+    with pytest.raises(InvalidArgument, match="found 'loss_train'"):
+        read(path)
+
+
+def test_complex_numbers_are_no_scores(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, in_canary_scores=np.ones(3) * 1j, out_canary_scores=np.ones(3))
+    with pytest.raises(InvalidArgument, match="Expected numbers"):
+        read(path)
+
+
+def test_runs_are_a_design_of_canaries_alone(tmp_path: Path) -> None:
+    """Runs of what one model scored proved 4.2 where its records prove 2.3."""
+    sides = {"in_canary_scores": [3, 2], "out_canary_scores": [1, 0]}
+    assert em.read_scores(table(tmp_path / "x.npz", sides), design="runs").n_in == 2
+    with pytest.raises(InvalidArgument, match="one of fixed, coins"):
+        em.read_scores(SACRO, attack="lira", design="runs")
 
 
 def test_every_tool_is_documented() -> None:

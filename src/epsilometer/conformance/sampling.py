@@ -33,7 +33,7 @@ class SamplerCheck:
             is known for it, or no step was taken.
         delta: δ of both.
         steps: Steps that the reported ε is for.
-        missing: Steps that were taken and are not on the books.
+        missing: Steps that were taken, or will be, and are not on the books.
         epochs: Whole epochs among the steps.
         planned: Whether these steps are a plan, and not what is on the books.
         assumed: What the accountant assumes, in words.
@@ -102,8 +102,9 @@ class SamplerCheck:
     def _describe_missing(self) -> str:
         taken = self.steps + self.missing
         booked = f"{self.steps} of them are" if self.steps else "none of them is"
+        counts = "The loader has batches for" if self.planned else "The optimiser counts"
         lost = (
-            f"The optimiser counts {_count(taken, 'step')}, and {booked} on the books of the "
+            f"{counts} {_count(taken, 'step')}, and {booked} on the books of the "
             f"{self.accountant} accountant: {self._reported} does not stand."
         )
         if self.epsilon_real is not None:
@@ -111,6 +112,8 @@ class SamplerCheck:
                 f" With the noise on the books, all {taken} steps have an ε of at least "
                 f"{self.epsilon_real.low:.4g}."
             )
+        if self.planned:
+            return lost
         return (
             f"{lost} Load the accountant's state beside the optimiser's when a training is resumed."
         )
@@ -145,7 +148,7 @@ def compare_sampling(
         accountant: Its name.
         batch_size: Needed where the sampler's ε depends on it.
         planned: Whether the history is a plan.
-        taken: Steps that the optimiser counts; None where it counts none.
+        taken: Steps that the optimiser counts, or that are planned; None where neither is known.
         assumed: What the accountant assumes, where that is not Poisson sampling.
 
     Example:
@@ -166,7 +169,7 @@ def compare_sampling(
             _rate_of_step(sampler, booked) <= booked * (1 + _SAME) for _, booked, _ in history
         )
     full = rate > 1 - _SAME and sampler is not None  # all records, however ordered
-    missing = 0 if taken is None or planned else max(0, taken - steps)
+    missing = 0 if taken is None else max(0, taken - steps)
     done = [part for part in (*history, (*history[-1][:2], missing)) if part[2]]
     return SamplerCheck(
         loader=_ALL if full else name,

@@ -59,6 +59,7 @@ GRAVEST_FIRST: tuple[Verdict, ...] = get_args(Verdict)
 BAD: tuple[Verdict, ...] = (VIOLATED, REFUTED, DO_NOT_RELEASE)
 UNCLEAR: tuple[Verdict, ...] = (CANNOT_JUDGE, CANNOT_TELL)
 GOOD: tuple[Verdict, ...] = (PROVED, RELEASE)
+_REVERSED: Final = 5.0  # deviations of an AUC below 0.5
 _BY_RULE: MappingProxyType[Outcome, Verdict] = MappingProxyType(
     {"fail": DO_NOT_RELEASE, "unclear": CANNOT_TELL, "pass": RELEASE}
 )
@@ -237,7 +238,7 @@ def _find_obstacle(
     if not views and not any(run.bound for run in runs):
         return "Nothing that bounds ε was measured."
     for view in views:
-        if obstacle := _find_obstacle_in(claim, view):
+        if obstacle := _find_obstacle_in(claim, view) or _find_reversal(view):
             return obstacle
     if any(_could_refute(claim, run) for run in runs):
         return ""
@@ -282,6 +283,19 @@ def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
     if view.failed:
         return f"{_count(view.failed)} failed; their results might have refuted the claim."
     return ""
+
+
+def _find_reversal(view: EpsilonFinding) -> str:
+    """Say that scores are lower inside, by more than chance gives once in a million audits."""
+    attack = view.attack
+    inside, outside = attack.n_in, attack.n_out
+    deviation = math.sqrt((inside + outside + 1) / (12 * inside * outside))  # Mann & Whitney 1947
+    if view.computed is not None or 0.5 - attack.auc <= _REVERSED * deviation:
+        return ""
+    return (
+        f"Scores inside are lower than outside (AUC {attack.auc:.3g}), and the attack of the other "
+        'sign was not tried. Higher must mean "was in": negate losses.'
+    )
 
 
 def reach_of(finding: BaseFinding) -> float:

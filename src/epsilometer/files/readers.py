@@ -229,6 +229,13 @@ def read_numbers(name: str, column: Column) -> NDArray[Any]:
     return found
 
 
+def check_single(names: Sequence[str], name: str) -> str:
+    """Return the name of a column; refuse one that several have."""
+    if (found := names.count(name)) > 1:
+        raise InvalidArgument(f"Expected one column {name!r}, found {found}.")
+    return name
+
+
 def cut_padding(column: Column) -> Column:
     """Cut off the blanks that fill up the shorter column; one in between stays, as an error."""
     if column.blank is None:

@@ -15,6 +15,7 @@ from epsilometer.core.settings import Unstated, check_answer
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import (
     Column,
+    check_single,
     cut_padding,
     hash_file,
     open_columns,
@@ -131,9 +132,14 @@ def _read_file(file: ScoreFile) -> tuple[Scores, dict[str, Any]]:
 def _take_attack(result: ToolResult, file: ScoreFile) -> tuple[Scores, dict[str, Any]]:
     """Return the scores of the attack that is meant, of which the design is not known."""
     chosen = result.choose(file.attack)
+    if len({*chosen.inside.tolist(), *chosen.outside.tolist()}) == 1:
+        raise InvalidArgument(
+            f"Expected scores that differ, got the same for all records by {result.tool}: the "
+            "attack answers nothing, and not to be refuted by it would mean nothing."
+        )
     title = f"{chosen.name} of {result.tool}, {file.path.name}"
     scores = Scores(inside=chosen.inside, outside=chosen.outside, title=title, source=file)
-    return scores, {"design": Unstated(result.ask_design(), ("runs", "coins", "fixed"))}
+    return scores, {"design": Unstated(result.ask_design(), result.designs)}
 
 
 def _list_beside(path: Path) -> tuple[Path, ...]:
@@ -194,10 +200,11 @@ def _divide_scores(score: NDArray[Any], member: BoolArray, design: dict[str, Any
 
 def _choose_columns(found: Iterable[str]) -> dict[str, int] | None:
     """Return the columns to read: our name → its place in the file; None where they are others."""
-    names = {name.strip().lower(): place for place, name in enumerate(found)}
+    names = [name.strip().lower() for name in found]
     for pair in (("score", "member"), ("inside", "outside")):
         if set(pair) <= set(names):
-            return {name: names[name] for name in (*pair, *ScoreFile.STATES) if name in names}
+            wanted = [name for name in (*pair, *ScoreFile.STATES) if name in names]
+            return {name: names.index(check_single(names, name)) for name in wanted}
     return None
 
 

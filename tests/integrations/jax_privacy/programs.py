@@ -16,7 +16,7 @@ from jax_privacy.experimental import execution_plan
 from jax_privacy.matrix_factorization import toeplitz
 
 from epsilometer.core.findings import ConformanceFinding
-from epsilometer.integrations.jax_privacy import audited_plan, replay
+from epsilometer.integrations.jax_privacy import audited, audited_plan, replay
 from tests.integrations.jax_privacy.loops import (
     CLIP,
     FEATURES,
@@ -183,6 +183,39 @@ def _mix_records() -> Any:
     )
 
 
+def _run_several(batches: int, updates: int) -> ConformanceFinding:
+    """Add up several batches per step, or take several steps per batch."""
+    x, y = make_data()
+    grad = clipped_grad(measure_loss, l2_clip_norm=CLIP)
+    steps = 40 * updates // batches
+    strategy = poisson(steps=40)
+    run = audited(
+        gaussian(SIGMA * CLIP), noise_multiplier=SIGMA, clip_norm=CLIP, books=book(steps=steps),
+        records=RECORDS, batches=strategy, canaries=10,
+    )  # fmt: skip
+    params = make_params()
+    state, sums = run.privatizer.init(params), jax.tree.map(jnp.zeros_like, params)
+    take = jax.jit(lambda p, x, y, pad: grad(p, (x, y), is_padding_example=pad))
+    update = jax.jit(run.privatizer.update)
+    for at, batch in enumerate(run.watch_batches(strategy.batch_iterator(RECORDS, 7)), start=1):
+        own = batch_selection.pad_to_multiple_of(batch, 64)
+        sums = jax.tree.map(jnp.add, sums, take(params, x[own], y[own], own < 0))
+        if at % batches == 0:
+            for _ in range(updates):
+                _, state = update(sums, state)
+            sums = jax.tree.map(jnp.zeros_like, params)
+    return run.conformance
+
+
+def _forget_clipping() -> Any:
+    def sum_up(params: Any, batch: Any, is_padding_example: Any) -> Any:
+        one = jax.vmap(lambda x, y: jax.grad(measure_loss)(params, (x[None], 99 * y[None])))
+        keep = ~is_padding_example
+        return jax.tree.map(lambda g: jnp.tensordot(keep.astype(g.dtype), g, 1), one(*batch))
+
+    return BoundedSensitivityCallable(sum_up, CLIP, False)
+
+
 WRONG: dict[str, tuple[Program, str]] = {
     "half the noise": (lambda: run_loop(gaussian(SIGMA * CLIP / 2)), "noise scale"),
     "noise without the clipping norm": (lambda: run_loop(gaussian(SIGMA)), "noise scale"),
@@ -238,6 +271,12 @@ WRONG: dict[str, tuple[Program, str]] = {
         "noise scale",
     ),
     "groups divided anew in every cycle": (_run_out_of_turn, "turns of records"),
+    "two batches per step": (lambda: _run_several(2, 1), "steps per batch"),
+    "two steps per batch": (lambda: _run_several(1, 2), "steps per batch"),
+    "no clipping, not replayed": (
+        lambda: run_loop(gaussian(SIGMA * CLIP), clip=_forget_clipping()),
+        "norm of the sum",
+    ),
     "no clipping": (
         lambda: _replay(lambda: clipped_grad(measure_loss, l2_clip_norm=jnp.inf)),
         "sensitivity to a replaced record",

@@ -76,6 +76,20 @@ def test_only_poisson_sampling_at_the_booked_rate_is_what_is_booked(
         assert found.epsilon_real.low > found.epsilon_reported
 
 
+def test_books_of_fewer_steps_than_the_strategy_has_do_not_stand() -> None:
+    """They conformed: ε = 2.67 of 50 steps would "stand" for 100."""
+    strategy = batch_selection.CyclicPoissonSampling(sampling_prob=0.05, iterations=100)
+    found = check(strategy, book(0.05, 50), records=RECORDS, delta=1e-5)
+    assert (found.verdict, found.missing) == ("violated", 50)
+    assert "has batches for 100 steps, and 50 of them are on the books" in found.sentence
+    assert check(strategy, book(0.05, 200), records=RECORDS, delta=1e-5).verdict == "conforms"
+    in_turns = batch_selection.CyclicPoissonSampling(
+        sampling_prob=0.25, iterations=100, cycle_length=5
+    )
+    by_cycle = check(in_turns, book(0.25, 20), records=RECORDS, delta=1e-5)
+    assert by_cycle.verdict == "conforms"  # a booked event is a cycle
+
+
 def test_bins_that_are_kept_leak_as_one_epoch_with_less_noise() -> None:
     strategy = batch_selection.BallsInBinsSampling(iterations=100, cycle_length=20)
     found = check(strategy, book(0.05, 100), records=RECORDS, delta=1e-5)

@@ -3,6 +3,7 @@
 from epsilometer.files.tool_results.result import Attack, Opened, ToolResult, take_side
 
 _IN, _OUT = "in_canary_scores", "out_canary_scores"
+_DESIGNS = ("fixed", "coins", "runs")  # canaries are the user's own
 
 
 def find_attacks(opened: Opened) -> ToolResult | None:
@@ -10,4 +11,4 @@ def find_attacks(opened: Opened) -> ToolResult | None:
     if not {_IN, _OUT} <= opened.names:
         return None
     inside, outside = (take_side(opened.read(name), name) for name in (_IN, _OUT))
-    return ToolResult("JAX-Privacy", (Attack("canary scores", inside, outside),))
+    return ToolResult("JAX-Privacy", (Attack("canary scores", inside, outside),), designs=_DESIGNS)

@@ -1,5 +1,7 @@
 """Read the data frames of scores of PrivacyGuard, saved as two files."""
 
+from typing import Any
+
 import numpy as np
 
 from epsilometer.errors import InvalidArgument
@@ -32,7 +34,24 @@ def find_attacks(opened: Opened) -> ToolResult | None:
     found = {side: opened, other: twin}
     inside, outside = (_read_scores(found[each]) for each in _SIDES)
     beside = (twin.path,)
+    _refuse_shared(opened.find("user_id"), twin.find("user_id"))
     return ToolResult(_TOOL, (Attack("score", inside, outside),), beside=beside)
+
+
+def _refuse_shared(*sides: Any) -> None:
+    """Refuse users who are on both sides; those of ``LossAttack`` are row numbers, which say none.
+
+    Raises:
+        InvalidArgument: A user was trained on, and was not.
+    """
+    if any(side is None for side in sides):
+        return
+    numbered = all(np.array_equal(side, np.arange(side.size)) for side in sides)
+    if not numbered and np.isin(*sides).any():
+        raise InvalidArgument(
+            f"Expected other users in {_SIDES[1]} than in {_SIDES[0]}, found some in both. One "
+            "file is a copy, or of another run; or these users were trained on in part."
+        )
 
 
 def _read_scores(opened: Opened) -> FloatArray:

@@ -1,7 +1,7 @@
 """Read ``attack_result_*.npz`` of Privacy Meter."""
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.files.tool_results.result import Opened, ToolResult, divide_by_member
+from epsilometer.files.tool_results.result import Opened, ToolResult, check_area, divide_by_member
 
 _TOOL = "Privacy Meter"
 
@@ -20,6 +20,7 @@ def find_attacks(opened: Opened) -> ToolResult | None:
             "who is in one is out of the other. Give attack_result_0.npz, of the first."
         )
     attack = divide_by_member(opened.path.stem, opened.read("scores"), opened.read("memberships"))
+    attack = check_area(attack, fpr=opened.find("fpr"), tpr=opened.find("tpr"))
     usual = (
         "run_mia.py trains on a random half (fixed), run_audit_dp.py tosses coins (coins; with "
         "num_experiments of 1 only)."

@@ -21,6 +21,7 @@ from epsilometer.core.registry import Registry
 from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.files.readers import (
     Content,
+    check_single,
     cut_padding,
     open_columns,
     parse_number,
@@ -58,15 +59,16 @@ def read_tree(path: Path) -> ToolResult:
 
 def open_content(path: Path, content: Content) -> Opened:
     """Return the columns of a file as recognisers take them."""
-    places = {name.strip(): place for place, name in enumerate(content.names)}
+    names = [name.strip() for name in content.names]
 
     def read(name: str) -> NDArray[Any]:
-        (column,) = content.read([places[name]])
-        if name == "user_id" and column.words is not None:
-            return column.values  # which of the words: names of users are never shown
-        return read_numbers(name, cut_padding(column))  # the other side may be longer
+        (column,) = content.read([names.index(check_single(names, name))])
+        if name == "user_id":  # never shown
+            return column.values if column.words is None else np.array(column.words)[column.values]
+        # The other side may be longer, but where it is another file
+        return read_numbers(name, column if name == "score" else cut_padding(column))
 
-    return Opened(path, places.keys(), read, partial(_open_beside, path))
+    return Opened(path, dict.fromkeys(names).keys(), read, partial(_open_beside, path))
 
 
 def find_result(opened: Opened) -> ToolResult:

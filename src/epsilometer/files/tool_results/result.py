@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilometer import _validate
+from epsilometer.core.scores import Scores
 from epsilometer.errors import InvalidArgument
+from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import FloatArray
 
 _LONGEST = 80  # letters of a name that a file gives an attack
 _MOST = 10**8  # records of a curve
+_ROUNDED = 1e-4  # of an AUC that a tool reports
 _TOLERANCE = 1e-6  # records, by which a rate times their number may miss a whole number
 
 
@@ -41,12 +44,14 @@ class ToolResult:
         attacks: One at least.
         usual: How the tool itself puts records in, in words; empty where it leaves that to users.
         beside: Further files that were read.
+        designs: What a user may state: not ``runs`` where all scores are of one model.
     """
 
     tool: str
     attacks: tuple[Attack, ...]
     usual: str = ""
     beside: tuple[Path, ...] = ()
+    designs: tuple[str, ...] = ("fixed", "coins")
 
     def choose(self, name: str | None) -> Attack:
         """Return the attack of a name, or of a part of it that no other has; the only one.
@@ -71,11 +76,13 @@ class ToolResult:
     def ask_design(self) -> str:
         """Return the question how records came in, which these files do not answer."""
         usual = f" {self.usual}" if self.usual else ""
+        runs = ", runs where every score is of a separate run" if "runs" in self.designs else ""
         return (
             f"Expected a design with a result of {self.tool}, which does not say how records "
             "came in, got none. Give --design (or design=) fixed where a random split chose those "
-            "that were trained on, coins where each had its own coin, runs where every score "
-            f"is of a separate run.{usual} A split by time, place or person is none of them."
+            f"that were trained on, coins where each had its own coin{runs}. Coins prove about "
+            f"twice as much, and falsely so of a split.{usual} A split by time, place or person is "
+            "none of them."
         )
 
 
@@ -97,6 +104,10 @@ class Opened:
     open_beside: Callable[[str], "Opened"]
     tree: Any = None
 
+    def find(self, name: str) -> NDArray[Any] | None:
+        """Return the numbers of one of them; None where it is not there."""
+        return self.read(name) if name in self.names else None
+
 
 def take_side(values: Any, name: str, *, classes: bool = False) -> FloatArray:
     """Return scores as a row of numbers.
@@ -111,6 +122,8 @@ def take_side(values: Any, name: str, *, classes: bool = False) -> FloatArray:
         [0.75, 0.5]
     """
     try:
+        if np.iscomplexobj(values):
+            raise TypeError("a complex number is no score")
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"Expected numbers in {name!r}, got something else.") from error
@@ -134,6 +147,35 @@ def divide_by_member(name: str, score: Any, member: Any) -> Attack:
     if inside.all() or not inside.any():
         raise InvalidArgument(f"Expected scores of both kinds of {name!r}, got one kind only.")
     return Attack(shorten(name), scores[inside], scores[~inside])
+
+
+def check_area(attack: Attack, area: Any = None, *, fpr: Any = None, tpr: Any = None) -> Attack:
+    """Return an attack whose scores have the AUC that its tool reports beside them.
+
+    Scores of another run, of the other sign or cut off have another.
+
+    Args:
+        attack: Scores as they were read.
+        area: The AUC that is reported; None where there is none.
+        fpr: False positive rates of the ROC curve that is reported instead; None without one.
+        tpr: Its true positive rates, likewise.
+
+    Raises:
+        InvalidArgument: The scores have another AUC.
+    """
+    if area is None and fpr is not None and tpr is not None:
+        fpr, tpr = (take_side(rates, f"ROC curve of {attack.name}") for rates in (fpr, tpr))
+        area = np.trapezoid(tpr, fpr) if fpr.size == tpr.size else np.nan
+    if area is None:
+        return attack
+    found = tradeoff_curve(Scores(attack.inside, attack.outside)).auc
+    reported = float(take_side(np.ravel(area), f"AUC of {attack.name}")[0])
+    if not abs(found - reported) <= _ROUNDED:
+        raise InvalidArgument(
+            f"Expected scores with the AUC of {reported:.4f} that {attack.name!r} reports beside "
+            f"them, got {found:.4f}. They are of another run, cut off, or of the other sign."
+        )
+    return attack
 
 
 def rank_by_curve(name: str, fpr: Any, tpr: Any, *, inside: int, outside: int) -> Attack:

@@ -9,6 +9,7 @@ from epsilometer.files.tool_results.result import (
     Attack,
     Opened,
     ToolResult,
+    check_area,
     divide_by_member,
     rank_by_curve,
     say_none,
@@ -26,6 +27,7 @@ def find_attacks(opened: Opened) -> ToolResult | None:
     """Return the attacks of a report; None where another tool wrote the file."""
     if {_SCORE, _MEMBER} <= opened.names and opened.tree is None:
         attack = divide_by_member(opened.path.stem, opened.read(_SCORE), opened.read(_MEMBER))
+        attack = check_area(attack, fpr=opened.find("fpr"), tpr=opened.find("tpr"))
         return ToolResult(_TOOL, (attack,))
     reports = list(_list_reports(opened.tree))
     if not reports:
@@ -83,11 +85,13 @@ def _read_instance(name: str, instance: Mapping[str, Any], arrays: Opened | None
         wanted = (_SCORE, _MEMBER, "fpr", "tpr")
         found |= {each: arrays.read(each) for each in wanted if each in arrays.names}
     if found.get(_SCORE) is not None and found.get(_MEMBER) is not None:
-        return divide_by_member(name, found[_SCORE], found[_MEMBER])
+        attack = divide_by_member(name, found[_SCORE], found[_MEMBER])
+        return check_area(attack, found.get("AUC"))
     sizes: list[Any] = [found.get(f"n_{side}_test_examples") for side in ("pos", "neg")]
     if "fpr" in found and "tpr" in found and all(_is_whole(n) for n in sizes):
         inside, outside = map(int, sizes)
-        return rank_by_curve(name, found["fpr"], found["tpr"], inside=inside, outside=outside)
+        attack = rank_by_curve(name, found["fpr"], found["tpr"], inside=inside, outside=outside)
+        return check_area(attack, found.get("AUC"))
     return None
 
 

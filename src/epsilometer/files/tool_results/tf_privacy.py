@@ -9,6 +9,7 @@ from epsilometer.files.tool_results.result import (
     Attack,
     Opened,
     ToolResult,
+    check_area,
     say_none,
     shorten,
     take_side,
@@ -35,7 +36,7 @@ def find_attacks(opened: Opened) -> ToolResult | None:
     if {"slice feature", "attack type"} <= opened.names:
         raise say_none(_TOOL, [_TABLE], _ADVICE)
     pairs = [kind for kind in _ARRAYS if {f"{kind}_train", f"{kind}_test"} <= opened.names]
-    if pairs:
+    if pairs and opened.path.suffix == ".npz":  # elsewhere they are curves over epochs
         return ToolResult(_TOOL, tuple(_read_arrays(opened, kind) for kind in pairs))
     if not type(opened.tree).__module__.startswith("tensorflow_privacy"):
         return None
@@ -53,7 +54,10 @@ def find_attacks(opened: Opened) -> ToolResult | None:
         sides = [getattr(result, f"membership_scores_{side}", None) for side in ("train", "test")]
         if all(side is not None for side in sides):
             inside, outside = (take_side(side, name) for side in sides)
-            attacks.append(Attack(shorten(name), inside, outside))
+            attack = Attack(shorten(name), inside, outside)
+            curve = getattr(result, "roc_curve", None)
+            fpr, tpr = getattr(curve, "fpr", None), getattr(curve, "tpr", None)
+            attacks.append(check_area(attack, fpr=fpr, tpr=tpr))
     if not attacks:
         raise say_none(_TOOL, reasons, _ADVICE)
     return ToolResult(_TOOL, tuple(attacks))

@@ -84,6 +84,7 @@ def audited(
     watch = RunWatch(
         noise_multiplier=noise_multiplier,
         unit=noise_multiplier * clip_norm * scale,
+        clip=clip_norm,
         records=records,
         known=known,
         history=history,
@@ -258,16 +259,17 @@ class Audited:
         along = jnp.zeros(0)
         if self._canaries is not None:
             along = self._canaries.measure(residual) / self._clip
-        jax.debug.callback(self._see, residual, took, along, ordered=True)
+        norm = optax.global_norm(sums)
+        jax.debug.callback(self._see, residual, norm, took, along, ordered=True)
         return noisy, (inner, at + 1)
 
-    def _see(self, residual: Any, took: Any, along: Any) -> None:
+    def _see(self, residual: Any, norm: Any, took: Any, along: Any) -> None:
         noise = np.asarray(along, np.float64)
         took = np.asarray(took, np.bool_)
         added = np.zeros(0)
         if self._canaries is not None:
             added = (took & self._canaries.included).astype(np.float64)
-        finite = self.watch.see(residual, noise=noise, added=added)
+        finite = self.watch.see(residual, norm=norm, noise=noise, added=added)
         if self._canaries is not None:
             self._seen.append(noise + added if finite else np.zeros(noise.size))
             self._took.append(took)

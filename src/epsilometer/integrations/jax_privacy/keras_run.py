@@ -82,6 +82,7 @@ class AuditedKeras:
             # Every batch of an update has its share of the noise.
             noise_multiplier=noise / self._together**0.5,
             unit=noise * bound / self._together**0.5,
+            clip=bound,
             records=int(params.train_size),
             known=Recognised(
                 sampler=Poisson(rate=rate) if by_coin and self._together == 1 else None,
@@ -193,7 +194,7 @@ class AuditedKeras:
             def update(sums: Any, state: Any, params: Any = None) -> Any:
                 noisy, state = privatizer.update(sums, state, params)
                 residual = jax.tree.map(lambda a, b: a - b, noisy, sums)
-                jax.debug.callback(self._see, residual, ordered=True)
+                jax.debug.callback(self._see, residual, optax.global_norm(sums), ordered=True)
                 return noisy, state
 
             return optax.GradientTransformation(privatizer.init, update)
@@ -232,5 +233,5 @@ class AuditedKeras:
         finally:
             keras_api._PoissonSampledTrainingDataset = own
 
-    def _see(self, residual: Any) -> None:
-        self.watch.see(residual, noise=_NONE, added=_NONE)
+    def _see(self, residual: Any, norm: Any) -> None:
+        self.watch.see(residual, norm=norm, noise=_NONE, added=_NONE)

@@ -16,6 +16,7 @@ from epsilometer.conformance.run_epsilon import bound_epsilon_of_run
 from epsilometer.conformance.turns import TurnsWatch
 from epsilometer.conformance.watch import StepWatch
 from epsilometer.conformance.whitening import Whitening
+from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import Check, ConformanceFinding
 from epsilometer.errors import InvalidArgument
@@ -25,6 +26,9 @@ from epsilometer.sampling.samplers import is_poisson
 from epsilometer.types import FloatArray, IntArray
 
 SHARE = LEVEL / 8  # of the level, for what is not noise: earlier records, batches, ε
+_AHEAD = 16  # batches that a loader may have read ahead
+_ROUNDING = 0.01  # relative, of sums in bfloat16
+_UNSEEN = "what the loop does with noisy sums is not seen: apply them alone"
 _REPLAY = "no gradient of a single record is at hand: replay() tests it"
 
 
@@ -34,6 +38,7 @@ class RunWatch:
     Args:
         noise_multiplier: σ that the program means to use.
         unit: Standard deviation that noise should have, before it is correlated.
+        clip: Largest norm that one record may add to a sum.
         records: Records of the training set.
         known: How batches are drawn.
         history: What is booked.
@@ -53,13 +58,16 @@ class RunWatch:
         *,
         noise_multiplier: float,
         unit: float,
+        clip: float,
         records: int,
         known: Recognised,
         history: Sequence[Booked],
         noise: Whitening | None,
         updates: tuple[float, float | None, int] | None = None,
     ) -> None:
-        self.noise_multiplier, self._unit = noise_multiplier, unit
+        self.noise_multiplier, self._unit, self._clip = noise_multiplier, unit, clip
+        self._norms: list[float] = []  # of sums, in clipping norms
+        self._sizes: list[int] = []  # of batches
         self.rate, self.words = known.rate, known.words
         self._known, self._history = known, list(history)
         self._noise = StepWatch(level=LEVEL / 2, noise=noise)
@@ -75,15 +83,17 @@ class RunWatch:
         self._turns = TurnsWatch(records, known.cycle_length) if known.cycle_length > 1 else None
         self._cycle: list[IntArray] = []
 
-    def see(self, residual: Any, *, noise: FloatArray, added: FloatArray) -> bool:
+    def see(self, residual: Any, *, norm: Any, noise: FloatArray, added: FloatArray) -> bool:
         """Take the noise of the next step; return whether it is finite.
 
         Args:
             residual: What was released minus the sum before noise, as a tree.
+            norm: Norm of that sum, without canaries.
             noise: The same in the directions of canaries, in clipping norms.
             added: What canaries added, in clipping norms.
         """
         self.steps += 1
+        self._norms.append(float(norm) / self._clip)
         sigma, rate, together = self._updates
         if self.steps % together == 0:
             self._books.take_step(noise_multiplier=sigma, rate=rate)
@@ -108,6 +118,7 @@ class RunWatch:
                 f"Expected a batch of record numbers, one per record, got shape {indices.shape}."
             )
         indices = indices[indices >= 0]
+        self._sizes.append(indices.size)
         if self._turns is None:
             self._participation.see(indices)
             return
@@ -122,6 +133,8 @@ class RunWatch:
         """Return whether the run did what was accounted for, as far as it was seen."""
         found = self._noise.finding(
             ClippingWatch(level=SHARE, missing=_REPLAY).check(),
+            leave_untested("updates", "every update is made by a sum with noise", _UNSEEN),
+            *self._check_sums(),
             self._carryover.check(),
             *self._check_participation(),
             *self._books.check(self._history),
@@ -135,6 +148,45 @@ class RunWatch:
         if not groups or sampler is None or not is_poisson(sampler) or self._known.cycle_length > 1:
             return None
         return bound_epsilon_of_run(groups, delta=delta, confidence=1 - alpha, sampling="poisson")
+
+    def _check_sums(self) -> tuple[Check, ...]:
+        """Compare the sums with as many records as each has; without batches there is no check."""
+        steps, batches = self.steps, len(self._sizes)
+        if not steps or not batches:
+            return ()
+        expected = "every batch is one step with noise of its own"
+        seen = f"{batches} batches, {steps} steps"
+        apart = abs(batches - steps)
+        # A loader may read ahead, and steps may go unwatched, but not as many as there are.
+        several = apart >= min(batches, steps) and (batches < steps or apart > _AHEAD)
+        if apart and not several:
+            return (leave_untested("steps per batch", expected, seen),)
+        paired = Check(
+            name="steps per batch",
+            outcome=judge.judge_limit(apart, limit=0),
+            expected=expected,
+            seen=seen,
+            value=apart,
+            steps=steps,
+        )
+        if several:
+            return (paired,)
+        norms, sizes = np.array(self._norms), np.array(self._sizes)
+        known = np.isfinite(norms)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            each = np.where(norms > 0, norms / sizes, 0.0)[known]
+        longest = float(each.max(initial=0.0))
+        return (
+            paired,
+            Check(
+                name="norm of the sum",
+                outcome=judge.judge_limit(longest, limit=1 + _ROUNDING),
+                expected="sums of clipped gradients, each of the clipping norm at most",
+                seen=f"at most {longest:.4g} clipping norms per record",
+                value=longest,
+                steps=int(known.sum()),
+            ),
+        )
 
     def _check_participation(self) -> tuple[Check, ...]:
         expected = "records enter batches independently, at the booked rate"

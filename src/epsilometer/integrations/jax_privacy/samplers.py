@@ -89,6 +89,7 @@ def check(
     _validate.open_unit(delta=delta)
     known = recognise(batches, records=records, batch_size=batch_size, seed=seed)
     history = read_books(books, steps=steps)
+    iterations = getattr(batches, "iterations", None)
     found = compare_sampling(
         known.sampler,
         name=known.words,
@@ -98,6 +99,8 @@ def check(
         accountant="PLD",
         batch_size=known.batch_size,
         planned=True,
+        # An event may be a cycle of steps
+        taken=None if iterations is None else -(-iterations // known.cycle_length),
     )
     if isinstance(batches, batch_selection.BallsInBinsSampling):
         return replace(found, epsilon_real=_account_bins(batches, history, delta))

@@ -90,7 +90,7 @@ def check(
         accountant=name,
         batch_size=batch_size,
         planned=planned,
-        taken=None if optimizer is None else count_taken(optimizer),
+        taken=None if optimizer is None or planned else count_taken(optimizer),
         assumed=None if engine is None else getattr(engine.accountant, "sampler", None),
     )
 

@@ -480,7 +480,8 @@ class ManyModels:
         self._tape.runs = stop - start
         self._sums_of: dict[int, Parameters] = {}
         for (_, layer), (own, sums) in zip(self._layers, self._views[start, stop], strict=True):
-            layer.own, self._sums_of[id(layer)] = own, sums
+            layer.own.update(own)  # sooner than an attribute, which nn.Module looks through
+            self._sums_of[id(layer)] = sums
 
     def _view_layer(self, flat: Tensor, layer: Layer) -> Parameters:
         """Return a layer's parameters by name, as views of a flat tensor."""

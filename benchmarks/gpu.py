@@ -24,9 +24,9 @@ from sizes import ARGUMENTS, TINY, choose_size
 from training import BATCH, MODELS, make_canary, make_ensemble, make_records
 from transformer import Transformer, make_loop, make_texts, make_training
 
-from epsilometer.networks.devices import choose_at_once
+from epsilometer.networks.devices import choose_at_once, use_precision
 from epsilometer.networks.ensemble import EnsembleDPSGD, cross_entropy
-from epsilometer.networks.many import ManyModels, use_precision
+from epsilometer.networks.many import ManyModels
 from epsilometer.networks.trainer import Precision
 
 _LIMIT = 200.0  # seconds of all parts

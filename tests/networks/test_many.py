@@ -398,6 +398,22 @@ def test_a_model_that_diverged_leaves_the_others_alone(whole: bool) -> None:
         assert torch.equal(found[run], right[run])
 
 
+def test_models_that_take_turns_sum_what_they_sum_together() -> None:
+    torch.manual_seed(0)
+    models = ManyModels(lenet5(1, 12, 12, 2), 5)
+    shaken(models)
+    given = {"x": torch.randn(5, 3, 1, 12, 12), "y": torch.randint(2, (5, 3))}
+    sums = {}
+    for at_once in (1, 2, 5):
+        models._at_once = at_once
+        found = models.sum_clipped(**given, loss=cross_entropy, clip=0.3, keep=torch.ones(5, 3))
+        sums[at_once] = found.clone()
+        assert models._tape.runs == 5
+        assert all(len(own) == 5 for _, layer in models._layers for own in layer.own.values())
+    torch.testing.assert_close(sums[1], sums[5])
+    torch.testing.assert_close(sums[2], sums[5])
+
+
 def test_what_does_not_count_adds_nothing() -> None:
     models = ManyModels(mlp(4, 3, 5), 2)
     x, y = torch.randn(2, 6, 4), torch.randint(3, (2, 6))

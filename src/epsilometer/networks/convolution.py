@@ -33,8 +33,9 @@ class Images(NamedTuple):
 class ManyConv2d(Layer):
     """``nn.Conv2d`` of one group, padded with zeros.
 
-    On the CPU a product with the patches of the image. On a GPU no patch is copied: kernels of our
-    own where every example's gradient is small enough to be kept, else torch's, model by model.
+    Torch's own, model by model; on the CPU its gradients are products with patches of the image.
+    On a GPU no patch is copied: kernels of our own where every example's gradient is small enough
+    to be kept.
     """
 
     def __init__(self, layer: nn.Module, tape: Tape) -> None:
@@ -99,8 +100,8 @@ class ManyConv2d(Layer):
         """Measure by every example's gradient, or by products of pairs of places."""
         if self._keeps_gradients(x):
             if not _has_kernels(x, self._layer):
-                columns, _ = _columns(x, self._layer)
-                return measure_outer(columns, back.flatten(2), self.own)
+                self._memory, _ = _columns(x, self._layer, self._memory)
+                return measure_outer(self._memory, back.flatten(2), self.own)
             from epsilometer.networks import _conv_cuda
 
             gradients = _conv_cuda.gradients(
@@ -143,11 +144,11 @@ class ManyConv2d(Layer):
     def _copies_patches(self, x: Tensor) -> bool:
         """Tell whether to multiply with patches.
 
-        On the CPU, where torch's own are slower; on a GPU where products are on tensor cores, which
-        take numbers by eights.
+        Where precision is lowered, which torch's own do not follow; on a GPU only for products on
+        tensor cores, which take numbers by eights.
         """
         if x.device.type == "cpu":
-            return True
+            return self.tape.precision != "float32"
         layer = self._layer
         inputs = layer.in_channels * math.prod(layer.kernel_size)
         sides = (layer.out_channels, inputs, self._count_places(x))
@@ -194,12 +195,11 @@ class _ByModel(torch.autograd.Function):
         ctx.shape, ctx.how = x.shape, {"stride": stride, "dilation": dilation}
         runs = len(weight)
         biases = [None] * runs if bias is None else bias
-        return torch.cat(
-            [
-                F.conv2d(part, own, each, **ctx.how)
-                for part, own, each in zip(x.chunk(runs), weight, biases, strict=True)
-            ]
-        )
+        parts = [
+            F.conv2d(part, own, each, **ctx.how)
+            for part, own, each in zip(x.chunk(runs), weight, biases, strict=True)
+        ]
+        return parts[0] if runs == 1 else torch.cat(parts)
 
     @staticmethod
     def backward(ctx: Any, *backs: Tensor) -> Any:
@@ -245,12 +245,10 @@ def _columns(
         layer: Whose patches.
         memory: What was returned before. New pages cost more than what is written to them.
     """
-    seen = x.detach()
-    for axis, (size, step, apart) in enumerate(
-        zip(layer.kernel_size, layer.stride, layer.dilation, strict=True), start=2
-    ):
-        seen = seen.unfold(axis, apart * (size - 1) + 1, step)[..., ::apart]
-    seen = seen.permute(0, 1, 4, 5, 2, 3)
+    (high, wide), (down, right), (below, beside) = layer.kernel_size, layer.stride, layer.dilation
+    seen = x.detach().unfold(3, beside * (wide - 1) + 1, right)[..., ::beside]
+    seen = seen.permute(0, 1, 4, 2, 3).contiguous()  # from it, whole rows are copied
+    seen = seen.unfold(3, below * (high - 1) + 1, down)[..., ::below].permute(0, 1, 5, 2, 3, 4)
     if memory is None or memory.numel() != seen.numel():
         memory = seen.new_empty(seen.shape)
     patches = memory.view(seen.shape).copy_(seen)

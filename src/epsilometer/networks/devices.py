@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from epsilometer.errors import InvalidArgument, OutOfMemory
-from epsilometer.networks.many import is_full
+from epsilometer.networks.trainer import Precision
 from epsilometer.sampling.samplers import WithoutReplacement
 
 _CACHED = 20e6  # bytes that are quickest on a core, measured: 16 models of an MLP of 22,532 weights
@@ -159,3 +159,25 @@ def as_tensor(values: ArrayLike, device: str) -> Tensor:
             copied = array.astype(wide)  # which may be written to
         tensor = torch.from_numpy(copied).to(device)
     return tensor.float() if tensor.is_floating_point() else tensor.long()
+
+
+@contextmanager
+def use_precision(precision: Precision) -> Iterator[None]:
+    """Round factors on a GPU to TF32 or not at all, whatever was set; sum in one order."""
+    cudnn: Any = torch.backends.cudnn
+    products: Any = torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32
+    cudnn.allow_tf32 = products.allow_tf32 = precision == "tf32"
+    cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32 = before
+
+
+def is_full(error: Exception) -> bool:
+    """Tell whether no memory is left; in torch only GPUs have a type for that."""
+    said = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in said)
+    )

@@ -20,6 +20,7 @@ from epsilometer.networks.devices import (
     explain_full,
     one_thread,
     own_randomness,
+    use_precision,
 )
 from epsilometer.networks.many import (
     Initial,
@@ -27,7 +28,6 @@ from epsilometer.networks.many import (
     ManyModels,
     per_example,
     try_models,
-    use_precision,
 )
 from epsilometer.networks.optimizers import SGD, Optimizer
 from epsilometer.networks.trainer import Batches, Canaries, NoCanaries, Precision

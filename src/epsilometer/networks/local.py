@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.networks.devices import as_numbers, as_tensor
+from epsilometer.networks.devices import as_numbers, as_tensor, use_precision
 from epsilometer.networks.ensemble import check_labels, check_loss
-from epsilometer.networks.many import Loss, ManyModels, per_example, use_precision
+from epsilometer.networks.many import Loss, ManyModels, per_example
 from epsilometer.networks.optimizers import Optimizer
 from epsilometer.sampling.samplers import Shuffle
 from epsilometer.types import IntArray

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from epsilometer.errors import InvalidArgument
 from epsilometer.networks.attention import ManyAttention, is_plain_attention
 from epsilometer.networks.convolution import ManyConv2d
+from epsilometer.networks.devices import is_full, use_precision
 from epsilometer.networks.layers import (
     Layer,
     ManyEmbedding,
@@ -40,6 +41,7 @@ from epsilometer.networks.trainer import Precision
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Initial: TypeAlias = Literal["fresh", "given"]
 _ALIGNED = 4  # floats: what a GPU loads at once, so that no product starts in between
+_CACHED = 3e6  # bytes of outputs of layers on a CPU; with patches, gradients and weights, its cache
 _TINY = 1e-6  # added to norms, as Opacus does: never divides by zero, never clips too little
 
 
@@ -94,7 +96,12 @@ class ManyModels:
         for *_, start, stop in columns:
             self.used[start:stop] = True
         self._columns_of = columns
-        self._bind()
+        self._views: dict[tuple[int, int], list[tuple[Parameters, Parameters]]] = {}
+        self._at_once = 1  # models on a CPU; after a first step as many as fit its cache
+        self._bind(0, runs)
+        self._expected = sum(
+            len(layer.own) if isinstance(layer, OwnParameters) else 1 for _, layer in self._layers
+        )
         self.reset("given", torch.Generator(device))
 
     @property
@@ -130,12 +137,12 @@ class ManyModels:
         """Return outputs for every model's own examples: ``(runs, examples, …)`` in and out."""
         self._begin(x)
         out = self._many(x.flatten(0, 1))
-        return out.view(self.runs, -1, *out.shape[1:])  # type: ignore[no-any-return]
+        return out.view(len(x), -1, *out.shape[1:])  # type: ignore[no-any-return]
 
     def _begin(self, x: Tensor) -> None:
         """Prepare layers for examples of every model."""
         self._tape.calls.clear()
-        self._tape.examples = self.runs * x.shape[1]
+        self._tape.examples = x.shape[0] * x.shape[1]
         if not self._looked:
             self._looked = True
             self._find_shared(x[0, :1])
@@ -190,6 +197,8 @@ class ManyModels:
     def sum_clipped(self, x: Tensor, y: Tensor, *, loss: Loss, clip: float, keep: Tensor) -> Tensor:
         """Return sum of each model's per-example gradients, each clipped to norm ``clip``.
 
+        On a CPU a few models after the others: what goes through their layers stays in its cache.
+
         Args:
             x: Examples of every model, ``(runs, examples, …)``.
             y: Their labels, ``(runs, examples)``.
@@ -200,12 +209,22 @@ class ManyModels:
         Returns:
             The sums, ``(runs, size)``: overwritten by the next call.
         """
-        return self._weigh_sums(
-            x,
-            y,
-            loss=loss,
-            weigh=lambda norms: (clip / norms.add_(_TINY)).clamp_(max=1.0).mul_(keep),
-        )
+        at_once = self._at_once if self.device == "cpu" else self.runs
+        try:
+            for start in range(0, self.runs, at_once):
+                some = slice(start, min(start + at_once, self.runs))
+                self._bind(some.start, some.stop)
+                self._weigh_sums(
+                    x[some],
+                    y[some],
+                    loss=loss,
+                    weigh=lambda norms, own=keep[some]: (
+                        (clip / norms.add_(_TINY)).clamp_(max=1.0).mul_(own)
+                    ),
+                )
+        finally:
+            self._bind(0, self.runs)
+        return self.sums
 
     def mean_gradients(self, x: Tensor, y: Tensor, *, loss: Loss, keep: Tensor) -> Tensor:
         """Return the mean gradient of each model's examples that count, without privacy.
@@ -220,12 +239,13 @@ class ManyModels:
             The means, ``(runs, size)``, 0 where no example counts: overwritten by the next call.
         """
         shares = keep / keep.sum(1, keepdim=True).clamp(min=1)
-        return self._weigh_sums(x, y, loss=loss, weigh=lambda _: shares)
+        self._weigh_sums(x, y, loss=loss, weigh=lambda _: shares)
+        return self.sums
 
     def _weigh_sums(
         self, x: Tensor, y: Tensor, *, loss: Loss, weigh: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """Return sums of per-example gradients; ``weigh`` makes weights of their norms."""
+    ) -> None:
+        """Write sums of per-example gradients; ``weigh`` makes weights of their norms."""
         precision = self._tape.precision
         with torch.enable_grad(), use_precision(precision):
             out = self(self._tape.lower(x))
@@ -235,19 +255,22 @@ class ManyModels:
                 losses.sum(), [call.gave for call in calls], allow_unused=True
             )
         self._tape.calls.clear()
+        given = sum(call.gave.nbytes for call in calls)
+        self._at_once = max(1, int(_CACHED * len(x) / max(given, 1)))
         reached = [
             (call, back) for call, back in zip(calls, backs, strict=True) if back is not None
         ]
         with torch.no_grad(), use_precision(precision):
             measured = [call.layer.measure(call.given, back) for call, back in reached]
-            norms = sum_of(squares for squares, _ in measured).sqrt_().view(self.runs, -1)
+            norms = sum_of(squares for squares, _ in measured).sqrt_().view(len(x), -1)
             weights = _round_down(weigh(norms), self._tape.dtype)
             parts = {call.part for call, _ in reached}
             if len(parts) < self._expected:
-                self.sums.zero_()  # of layers that this forward pass did not reach
+                for sums in self._sums_of.values():
+                    for part in sums.values():
+                        part.zero_()  # of layers that this forward pass did not reach
             for (call, _), (_, kept) in zip(reached, measured, strict=True):
                 call.layer.add_up(kept, weights, self._sums_of[id(call.layer)])
-        return self.sums
 
     def agree(self, x: Tensor) -> bool:
         """Tell whether the models compute what the module does: outputs, and sums of gradients.
@@ -444,16 +467,29 @@ class ManyModels:
                     columns.append((layer, name, start, stop))
         return columns
 
-    def _bind(self) -> None:
-        """Hand every layer its views of parameters and sums."""
-        self._sums_of: dict[int, Parameters] = {id(layer): {} for _, layer in self._layers}
-        self._expected = 0
-        for layer, name, start, stop in self._columns_of:
-            shape = layer.original[0].get_parameter(name).shape
-            layer.own[name] = self.parameters[:, start:stop].view(self.runs, *shape)
-            self._sums_of[id(layer)][name] = self.sums[:, start:stop].view(self.runs, *shape)
-        for _, layer in self._layers:
-            self._expected += len(layer.own) if isinstance(layer, OwnParameters) else 1
+    def _bind(self, start: int, stop: int) -> None:
+        """Hand every layer its views of the parameters and sums of some models."""
+        if (start, stop) not in self._views:
+            self._views[start, stop] = [
+                (
+                    self._view_layer(self.parameters[start:stop], layer),
+                    self._view_layer(self.sums[start:stop], layer),
+                )
+                for _, layer in self._layers
+            ]
+        self._tape.runs = stop - start
+        self._sums_of: dict[int, Parameters] = {}
+        for (_, layer), (own, sums) in zip(self._layers, self._views[start, stop], strict=True):
+            layer.own.update(own)  # sooner than an attribute, which nn.Module looks through
+            self._sums_of[id(layer)] = sums
+
+    def _view_layer(self, flat: Tensor, layer: Layer) -> Parameters:
+        """Return a layer's parameters by name, as views of a flat tensor."""
+        return {
+            name: flat[:, start:stop].view(-1, *layer.original[0].get_parameter(name).shape)
+            for each, name, start, stop in self._columns_of
+            if each is layer
+        }
 
 
 def layer_for(module: nn.Module) -> type[Layer]:
@@ -546,20 +582,6 @@ def per_example(loss: Any) -> Loss:
     return each
 
 
-@contextmanager
-def use_precision(precision: Precision) -> Iterator[None]:
-    """Round factors on a GPU to TF32 or not at all, whatever was set; sum in one order."""
-    cudnn: Any = torch.backends.cudnn
-    products: Any = torch.backends.cuda.matmul
-    before = cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32
-    cudnn.allow_tf32 = products.allow_tf32 = precision == "tf32"
-    cudnn.deterministic = True
-    try:
-        yield
-    finally:
-        cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32 = before
-
-
 def _round_down(weights: Tensor, dtype: torch.dtype) -> Tensor:
     """Return weights of a precision that are not larger: rounding must not clip too little."""
     if dtype == torch.float32:
@@ -570,14 +592,6 @@ def _round_down(weights: Tensor, dtype: torch.dtype) -> Tensor:
 def _generator_state(tensor: Tensor) -> Tensor:
     """Return the state of torch's own generator where a tensor is."""
     return torch.cuda.get_rng_state(tensor.device) if tensor.is_cuda else torch.get_rng_state()
-
-
-def is_full(error: Exception) -> bool:
-    """Tell whether no memory is left; in torch only GPUs have a type for that."""
-    said = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in said)
-    )
 
 
 def _tilt_loss(outputs: Tensor, _: Tensor) -> Tensor:

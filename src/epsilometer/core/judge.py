@@ -59,6 +59,8 @@ GRAVEST_FIRST: tuple[Verdict, ...] = get_args(Verdict)
 BAD: tuple[Verdict, ...] = (VIOLATED, REFUTED, DO_NOT_RELEASE)
 UNCLEAR: tuple[Verdict, ...] = (CANNOT_JUDGE, CANNOT_TELL)
 GOOD: tuple[Verdict, ...] = (PROVED, RELEASE)
+_TOO_GUESSED = math.log(1_000)  # at most one attack in 1,000 that guesses is taken for a worse one
+_LEVELS = 8  # different scores between the ends that two sides do not share equally by chance
 _BY_RULE: MappingProxyType[Outcome, Verdict] = MappingProxyType(
     {"fail": DO_NOT_RELEASE, "unclear": CANNOT_TELL, "pass": RELEASE}
 )
@@ -244,6 +246,8 @@ def _find_obstacle(
     reach = max(map(reach_of_view, views), default=0.0)
     if claim.epsilon < reach:
         return ""
+    if failures := list(filter(None, map(find_failed_attack, views))):
+        return failures[0]
     return (
         f"ε = {claim.epsilon:.4g} is beyond reach: even a perfect attack would prove only "
         f"ε ≥ {reach:.4g} by so few observations."
@@ -294,7 +298,33 @@ def reach_of_view(view: EpsilonFinding) -> float:
     """Return the largest ε that an attack could have refuted; infinite where ε was computed."""
     if view.computed is not None:
         return math.inf
-    return 0.0 if not view.bound.valid or view.reach is None else view.reach
+    if not view.bound.valid or view.reach is None or find_failed_attack(view):
+        return 0.0
+    return view.reach
+
+
+def find_failed_attack(view: EpsilonFinding) -> str:
+    """Say why scores cannot be those of an attack, whatever the program leaks; empty if they can.
+
+    An attack that guesses has an AUC below its mean of ½ by t with chance exp(−2·k·t²) at most,
+    with k scores on the smaller side (Hoeffding 1963). Scores that are distributed on one side
+    exactly as on the other were all equal, or were handed over twice.
+    """
+    attack, curve = view.attack, view.evidence
+    if view.bound.epsilon > 0 or view.computed is not None:
+        return ""
+    if attack.auc < 0.5 - math.sqrt(_TOO_GUESSED / 2 / min(attack.n_in, attack.n_out)):
+        return (
+            f"The attack is worse than guessing (AUC {attack.auc:.2g}): scores without the record "
+            'are higher. A higher score must mean "was in": negate losses.'
+        )
+    between = [pair for pair in zip(curve.fpr, curve.fnr, strict=True) if 0 < pair[0] < 1]
+    if math.isclose(attack.auc, 0.5) and not 0 < len(between) < _LEVELS:
+        if not between:
+            return "All scores are equal, so that nothing was compared."
+        if all(math.isclose(fpr + fnr, 1, abs_tol=2e-6) for fpr, fnr in between):
+            return "Scores without the record equal those with it: the same were given twice."
+    return ""
 
 
 def reach_of_run(run: CheckedRun) -> float:

@@ -194,10 +194,16 @@ def _divide_scores(score: NDArray[Any], member: BoolArray, design: dict[str, Any
 
 def _choose_columns(found: Iterable[str]) -> dict[str, int] | None:
     """Return the columns to read: our name → its place in the file; None where they are others."""
-    names = {name.strip().lower(): place for place, name in enumerate(found)}
+    plain = [name.strip().lower() for name in found]
     for pair in (("score", "member"), ("inside", "outside")):
-        if set(pair) <= set(names):
-            return {name: names[name] for name in (*pair, *ScoreFile.STATES) if name in names}
+        if set(pair) <= set(plain):
+            wanted = [name for name in (*pair, *ScoreFile.STATES) if name in plain]
+            twice = [name for name in wanted if plain.count(name) > 1]
+            if twice:
+                raise InvalidArgument(
+                    f"Expected one column {twice[0]!r}, found {plain.count(twice[0])}."
+                )
+            return {name: plain.index(name) for name in wanted}
     return None
 
 

@@ -176,7 +176,7 @@ def test_a_design_in_metadata_and_in_a_lone_array(tmp_path: Path) -> None:
         (["1,1,coins,", "0,0,runs,"], "one value of 'design' in all rows, got 2"),
         (["1,1,,", "0,0,,"], "one value of 'design' in all rows, got 0"),
         (["1,1,secret,", "0,0,secret,"], "runs, coins, fixed, paired, got another word"),
-        (["1,1,coins,half", "0,0,coins,half"], "a number in 'inclusion'"),
+        (["1,1,coins,half", "0,0,coins,half"], "a number in .* in 'inclusion'"),
         (["1,1,coins,0", "0,0,coins,0"], r"in \(0, 1\) in 'inclusion'"),
         (["1,1,fixed,0.3", "0,0,fixed,0.3"], "0.5 for all designs but coins, got something else"),
     ],

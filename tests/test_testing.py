@@ -175,6 +175,23 @@ def test_what_is_no_score_never_passes(score: Any) -> None:
         assert_private(CLAIM, lambda *_: score, with_record=1.0, without_record=0.0)
 
 
+@pytest.mark.parametrize(("sign", "why"), [(0.0, "are equal"), (-10.0, "worse than guessing")])
+def test_scores_that_could_not_refute_never_pass(sign: float, why: str) -> None:
+    """A score that is always the same, and a loss: lower where the record was in."""
+    with pytest.raises(InvalidArgument, match=why):
+        assert_private(CLAIM, lambda data, _: sign * data, with_record=1.0, without_record=0.0)
+
+
+def test_datasets_that_are_the_same_never_pass() -> None:
+    records = [1.0, 2.0, 5.0]
+    without = records
+    without.remove(5.0)
+    both = [(records, without), (np.ones(3), np.ones(3)), ([np.ones(3), 1], [np.ones(3), 1])]
+    for one, other in both:
+        with pytest.raises(InvalidArgument, match="that are the same"):
+            assert_private(CLAIM, noisy(1.0), with_record=one, without_record=other)
+
+
 def test_what_could_not_fail_is_refused_with_how_many_runs_could() -> None:
     claim = Claim(epsilon=5.0, delta=1e-5)
     with pytest.raises(InvalidArgument, match=r"Give runs=(\d+)") as caught:

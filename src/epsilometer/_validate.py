@@ -117,12 +117,14 @@ def _as_array(name: str, value: Any) -> FloatArray:
             value = value.numpy()
         array: NDArray[Any] = np.asarray(value)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
-        raise InvalidArgument(f"Expected numbers for {name}, got {short(value)}.") from error
+        kind = type(value).__name__  # not what it holds: that may be of a record
+        raise InvalidArgument(f"Expected numbers for {name}, got a {kind} of others.") from error
     if array.dtype.kind in "biuf":
         kept = array.dtype in (np.float32, np.float64)
         return array if kept else array.astype(np.float64)
+    kind = "text" if array.dtype.kind in "SU" else array.dtype.name
     raise InvalidArgument(
-        f"Expected numbers for {name}, got {short(value)}. "
+        f"Expected numbers for {name}, got {kind}. "
         "An array of objects is converted by .astype(float)."
     )
 

@@ -103,7 +103,8 @@ def assert_private(
 
     Raises:
         ClaimRefuted: The claim is refuted. An ``AssertionError``, with the audit as ``audit``.
-        InvalidArgument: The call is wrong, or so few runs could not refute the claim at all.
+        InvalidArgument: The call is wrong, so few runs could not refute the claim at all, or
+            scores are all equal, the same on both sides, or lower with the record.
 
     Example:
         >>> import numpy as np
@@ -135,6 +136,8 @@ def assert_private(
     found = audit(
         subject, claimed, confidence=confidence, seed=seed, until=UntilRefuted(), engine=_Here()
     )
+    if found.verdict in judge.UNCLEAR:
+        raise InvalidArgument(f"Expected scores that could refute. {found.judgement.reason}")
     if found.verdict != judge.NOT_REFUTED:  # nothing else passes; runs that cannot refute are gone
         raise ClaimRefuted(summary(found), found)
     return found

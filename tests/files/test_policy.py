@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from sklearn.naive_bayes import GaussianNB
 
 import epsilometer as em
 from epsilometer.cli.main import main
@@ -131,6 +133,44 @@ def test_a_claim_beyond_reach_or_none_fails(project: Path) -> None:
         "\n".join(line for line in POLICY.splitlines() if "claim" not in line), "utf-8"
     )
     assert checked(project) == ("verdict", 4)
+
+
+def test_a_claim_about_clients_is_not_judged_by_an_audit_of_records(project: Path) -> None:
+    file = project / "audits" / "training.json"
+    em.audit(SPARED, em.Claim(3.0, delta=1e-5, unit="record")).save(file)
+    write_stamp(file)
+    assert checked(project) == ("verdict", 0)
+    text = POLICY.replace("1e-5 }", '1e-5, unit = "client" }')
+    (project / "privacy-policy.toml").write_text(text, "utf-8")
+    assert checked(project) == ("unreadable", 4)
+
+
+@pytest.mark.parametrize(
+    ("limits", "outcome"),
+    [
+        ("pdtp_limit = 20.0", ("verdict", 0)),
+        ("pdtp_limit = 1.0", ("limit", 4)),
+        ("advantage_limit = 0.1", ("limit", 4)),  # no rule was about attacks
+    ],
+)
+def test_a_release_by_laxer_limits_than_the_policy_has_does_not_count(
+    limits: str, outcome: tuple[str, int], project: Path
+) -> None:
+    labels = np.arange(60) % 2
+    subject = em.Classifier(
+        GaussianNB(),
+        np.random.default_rng(0).normal(labels[:, None], 1.0, (60, 2)),
+        labels,
+        attacks=(),
+        rules=em.rules.PdtpAtMost(10.0),
+    )
+    file = project / "audits" / "training.json"
+    em.audit(subject, engine=em.InProcess()).save(file)
+    write_stamp(file)
+    text = "\n".join(line for line in POLICY.splitlines() if "claim" not in line)
+    text = text.replace("Scores", "Classifier") + f"\n[classifier]\n{limits}\n"
+    (project / "privacy-policy.toml").write_text(text, "utf-8")
+    assert checked(project) == outcome
 
 
 def test_a_damaged_audit_fails(project: Path) -> None:

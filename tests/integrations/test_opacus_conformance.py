@@ -123,6 +123,18 @@ def test_a_right_run_conforms_and_the_json_says_so() -> None:
     assert json.loads(found.to_json())["conformance"]["verdict"] == "conforms"
 
 
+def test_weights_put_in_place_after_training_are_not_called_explained() -> None:
+    """A checkpoint, an average, or weights that were trained on without noise."""
+    run = prepared(batch=16)
+    audit = audited(run.engine, run.optimizer, run.loader, canaries=50)
+    train(run)
+    assert audit.conformance.check("updates").outcome == "conforms"
+    with torch.no_grad():
+        next(iter(run.model.parameters())).mul_(1.1)
+    audit.close()
+    assert audit.conformance.check("updates").outcome == "not tested"
+
+
 def test_a_claim_for_shuffling_is_not_held_to_poisson_sampling() -> None:
     run = prepared(batch=16, poisson=False)
     with audited(run.engine, run.optimizer, run.loader, canaries=50) as audit:

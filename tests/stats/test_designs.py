@@ -258,8 +258,9 @@ def test_few_values_that_repeat_evenly_are_remarked_on(values: int, times: int) 
 
 
 @pytest.mark.parametrize("size", [10, *SIZES])
-@pytest.mark.parametrize("part", [0.5, 0.9])
+@pytest.mark.parametrize("part", [0.5, 1.0])
 def test_rows_given_on_both_sides_are_remarked_on(part: float, size: int) -> None:
+    """One file given twice proves ε ≥ 0 whatever leaks; nothing said so."""
     for seed in range(10):
         rng = np.random.default_rng(seed)
         inside = rng.normal(size=size)
@@ -268,14 +269,6 @@ def test_rows_given_on_both_sides_are_remarked_on(part: float, size: int) -> Non
         for scores in (Scores(inside, outside), Scores(np.float32(inside), np.float32(outside))):
             (remark,) = inspect_observations(scores)
             assert "occur both inside and outside" in remark
-
-
-@pytest.mark.parametrize("size", [10, 400])
-def test_a_side_given_in_place_of_the_other_is_refused(size: int) -> None:
-    """One file given twice proves ε ≥ 0 whatever leaks: it was "not refuted"."""
-    inside = np.random.default_rng(0).normal(size=size)
-    with pytest.raises(InvalidArgument, match="on both sides"):
-        inspect_observations(Scores(inside, inside[::-1]))
 
 
 def test_scores_of_all_sizes_are_inspected(rng: np.random.Generator) -> None:
@@ -324,13 +317,10 @@ def test_an_audit_of_canaries_has_reach_power_and_growth(
     ("stated", "said"),
     [
         ({}, "Design: independent runs, one score each."),
-        (
-            {"design": "coins"},
-            "Design: canaries of one run, each included by its own fair coin toss.",
-        ),
+        ({"design": "coins"}, "Design: canaries of one run, each put in by its own fair coin."),
         (
             {"design": "coins", "inclusion": 0.45},
-            "canaries of one run, each included by its own coin toss with probability 0.45.",
+            "Design: canaries of one run, each put in by its own coin with chance 0.45.",
         ),
         ({"design": "fixed"}, "a fixed number of them put in at random."),
         ({"design": "paired"}, "one of each pair put in by a fair coin."),

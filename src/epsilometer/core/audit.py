@@ -10,7 +10,7 @@ import msgspec
 
 from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonEstimate, EpsilonLowerBound
-from epsilometer.core.claim import Claim
+from epsilometer.core.claim import Claim, check_unit
 from epsilometer.core.findings import (
     ConformanceFinding,
     EpsilonFinding,
@@ -207,7 +207,11 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
         """
         if any(judge.reach_of(each) == math.inf for each in self.find(ConformanceFinding)):
             return None
-        known = [view.power for view in self.views if view.power is not None]
+        known = [
+            math.inf if judge.find_failed_attack(view) else view.power
+            for view in self.views
+            if view.power is not None
+        ]
         return min(known) if self.claim is not None and known else None
 
     def find(self, kind: type[_T]) -> tuple[_T, ...]:
@@ -228,9 +232,15 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
         raise InvalidArgument(f"Expected one view named {text!r}, got: {listed}.")
 
     def with_claim(self, claim: Claim | None) -> "Self":
-        """Return the audit judged by another claim. Power is that of the audited claim alone."""
+        """Return the audit judged by another claim. Power is that of the audited claim alone.
+
+        Raises:
+            InvalidArgument: The claim is about clients where records were tested, or vice versa.
+        """
         if claim == self.claim:
             return self
+        if self.claim is not None and self.claim.unit != "unstated":
+            check_unit(claim, self.claim.unit)
         return msgspec.structs.replace(
             self, claim=claim, findings=tuple(_drop_power(each) for each in self.findings)
         )

@@ -59,7 +59,8 @@ GRAVEST_FIRST: tuple[Verdict, ...] = get_args(Verdict)
 BAD: tuple[Verdict, ...] = (VIOLATED, REFUTED, DO_NOT_RELEASE)
 UNCLEAR: tuple[Verdict, ...] = (CANNOT_JUDGE, CANNOT_TELL)
 GOOD: tuple[Verdict, ...] = (PROVED, RELEASE)
-_REVERSED: Final = 5.0  # deviations of an AUC below 0.5
+_TOO_GUESSED = math.log(1_000)  # at most one attack in 1,000 that guesses is taken for a worse one
+_LEVELS = 8  # different scores between the ends that two sides do not share equally by chance
 _BY_RULE: MappingProxyType[Outcome, Verdict] = MappingProxyType(
     {"fail": DO_NOT_RELEASE, "unclear": CANNOT_TELL, "pass": RELEASE}
 )
@@ -238,13 +239,15 @@ def _find_obstacle(
     if not views and not any(run.bound for run in runs):
         return "Nothing that bounds ε was measured."
     for view in views:
-        if obstacle := _find_obstacle_in(claim, view) or _find_reversal(view):
+        if obstacle := _find_obstacle_in(claim, view):
             return obstacle
     if any(_could_refute(claim, run) for run in runs):
         return ""
     reach = max(map(reach_of_view, views), default=0.0)
     if claim.epsilon < reach:
         return ""
+    if failures := list(filter(None, map(find_failed_attack, views))):
+        return failures[0]
     return (
         f"ε = {claim.epsilon:.4g} is beyond reach: even a perfect attack would prove only "
         f"ε ≥ {reach:.4g} from so few observations."
@@ -285,19 +288,6 @@ def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
     return ""
 
 
-def _find_reversal(view: EpsilonFinding) -> str:
-    """Say that scores are lower inside, by more than chance gives once in a million audits."""
-    attack = view.attack
-    inside, outside = attack.n_in, attack.n_out
-    deviation = math.sqrt((inside + outside + 1) / (12 * inside * outside))  # Mann & Whitney 1947
-    if view.computed is not None or 0.5 - attack.auc <= _REVERSED * deviation:
-        return ""
-    return (
-        f"Scores inside are lower than outside (AUC {attack.auc:.3g}), and the attack of the other "
-        'sign was not tried. Higher must mean "was in": negate losses.'
-    )
-
-
 def reach_of(finding: BaseFinding) -> float:
     """Return the largest ε that a finding could have refuted."""
     runs = () if finding.checked_run is None else (finding.checked_run,)
@@ -308,7 +298,33 @@ def reach_of_view(view: EpsilonFinding) -> float:
     """Return the largest ε that an attack could have refuted; infinite where ε was computed."""
     if view.computed is not None:
         return math.inf
-    return 0.0 if not view.bound.valid or view.reach is None else view.reach
+    if not view.bound.valid or view.reach is None or find_failed_attack(view):
+        return 0.0
+    return view.reach
+
+
+def find_failed_attack(view: EpsilonFinding) -> str:
+    """Say why scores cannot be those of an attack, whatever the program leaks; empty if they can.
+
+    An attack that guesses has an AUC below its mean of ½ by t with chance exp(−2·k·t²) at most,
+    with k scores on the smaller side (Hoeffding 1963). Scores that are distributed on one side
+    exactly as on the other were all equal, or were handed over twice.
+    """
+    attack, curve = view.attack, view.evidence
+    if view.bound.epsilon > 0 or view.computed is not None:
+        return ""
+    if attack.auc < 0.5 - math.sqrt(_TOO_GUESSED / 2 / min(attack.n_in, attack.n_out)):
+        return (
+            f"The attack is worse than guessing (AUC {attack.auc:.2g}): scores without the record "
+            'are higher. A higher score must mean "was in": negate losses.'
+        )
+    between = [pair for pair in zip(curve.fpr, curve.fnr, strict=True) if 0 < pair[0] < 1]
+    if math.isclose(attack.auc, 0.5) and not 0 < len(between) < _LEVELS:
+        if not between:
+            return "All scores are equal, so that nothing was compared."
+        if all(math.isclose(fpr + fnr, 1, abs_tol=2e-6) for fpr, fnr in between):
+            return "Scores without the record equal those with it: the same were given twice."
+    return ""
 
 
 def reach_of_run(run: CheckedRun) -> float:

@@ -153,7 +153,7 @@ def _read_columns(
     wanted = range(len(names)) if places is None else places
     found = _read_by_pyarrow(layout, wanted)
     if found is None:
-        found = _read_by_csv(layout, wanted, len(names) if places is None else None)
+        found = _read_by_csv(layout, wanted, len(names), whole=places is None)
     return [make(names[place]) for place, make in zip(wanted, found, strict=True)]
 
 
@@ -218,19 +218,21 @@ def _convert_cells(name: str, cells: Any, parse: Parse) -> Column:
     return make_column(name, coded.dictionary.to_pylist(), codes, parse=parse)
 
 
-def _read_by_csv(layout: _Layout, places: Sequence[int], exact: int | None) -> list[Any]:
+def _read_by_csv(layout: _Layout, places: Sequence[int], width: int, *, whole: bool) -> list[Any]:
     """Return what makes each column, by the standard library.
 
     Args:
         layout: How the file is written.
         places: Places of the columns.
-        exact: Cells of every line; None where it is enough that these columns are there.
+        width: Cells of the first line.
+        whole: Whether every line must have as many; else it is enough that these columns are there,
+            and that nothing stands beyond the last: a comma within a number moves all cells.
     """
     counter, least = CellCounter(places), max(places, default=-1) + 1
     for line, row in islice(layout.read(), 1, None):  # without the header
-        if len(row) < least or (exact is not None and len(row) != exact):
-            asked = f"at least {least}" if exact is None else str(exact)
-            like = "" if exact is None else ", as in the first"
+        if len(row) < least or (whole and len(row) != width) or any(row[width:]):
+            asked = f"at least {least}" if len(row) < least and not whole else str(width)
+            like = "" if asked != str(width) else ", as in the first"
             raise InvalidArgument(
                 f"Expected {asked} cells in every line{like}, line {line} has {len(row)}."
             )

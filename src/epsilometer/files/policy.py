@@ -1,10 +1,11 @@
 """Hold results to a policy: required audits, claims, limits, age, confidence and code."""
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal, TypeAlias
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -12,12 +13,26 @@ from epsilometer._files import read_plain
 from epsilometer.core import judge, words
 from epsilometer.core.audit import Audit
 from epsilometer.core.claim import Claim
-from epsilometer.core.findings import RuleFinding
+from epsilometer.core.findings import MembershipFinding, RuleFinding
 from epsilometer.core.serialisation import load
+from epsilometer.core.settings import CHOICES
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.files.stamps import ask_git, read_stamp
 
-Reason: TypeAlias = Literal["verdict", "missing", "unreadable", "kind", "confidence", "age", "code"]
+Reason: TypeAlias = Literal[
+    "verdict", "missing", "unreadable", "kind", "limit", "confidence", "age", "code"
+]
+_OF_ATTACKS = ("advantage_limit", "caught_limit")
+# Limit of a policy → the rule that has it, and its field.
+_RULES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "pdtp_limit": ("pdtp-at-most", "limit"),
+        "share": ("pdtp-at-most", "share"),
+        "change_limit": ("change-at-most", "limit"),
+        "advantage_limit": ("advantage-at-most", "limit"),
+        "caught_limit": ("caught-at-most", "limit"),
+    }
+)
 
 
 class RequiredAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -192,6 +207,8 @@ def _list_obstacles(
     kind = found.provenance.subject
     if required.kind and kind != required.kind:
         yield "kind", f"It is of {kind}; {required.kind} is required."
+    if lax := _find_lax_limit(policy, found):
+        yield "limit", lax
     if found.confidence < policy.confidence:
         yield (
             "confidence",
@@ -211,6 +228,42 @@ def _list_obstacles(
         yield "code", changed
     if policy.same_code and stamp.modified:
         yield "code", "The code had changes that are in no commit."
+
+
+def _find_lax_limit(policy: Policy, found: Audit) -> str:
+    """Say which limit of the audit allows more than the policy; nothing where none does."""
+    section = getattr(policy, found.provenance.subject.lower(), None)
+    if not isinstance(section, msgspec.Struct):
+        return ""
+    for name, asked in msgspec.to_builtins(section).items():
+        if asked is None:
+            continue
+        own = _find_limit(found, name)
+        if own is None or own > asked:
+            has = "none" if own is None else f"{own:g}"
+            return f"Its limit {name} is {has}; {asked:g} is required."
+    return ""
+
+
+def _find_limit(found: Audit, name: str) -> float | None:
+    """Return the limit by which an audit was decided; None where it had none."""
+    settings = found.provenance.settings
+    if name not in _RULES:  # of uncertain predictions
+        own = settings.get(name)
+        if own is None and name == "line":
+            own = 1.0 if found.claim is None else found.claim.epsilon
+        return None if own is None else float(own)
+    rule, field = _RULES[name]
+    if found.provenance.subject == "Regressor" and name == "share":
+        rule = "change-at-most"
+    stated: Any = settings.get("rules")
+    if stated is not None:
+        rules = [stated] if isinstance(stated, dict) else stated
+        own = [float(each[field]) for each in rules if each["type"] == CHOICES[rule].__name__]
+        return max(own, default=None)
+    if name in _OF_ATTACKS and not found.find(MembershipFinding):
+        return None  # without attacks none of the usual rules is about them
+    return float(getattr(CHOICES[rule], field))
 
 
 def _find_untracked(named: Sequence[str], paths: Sequence[str], root: Path) -> str:

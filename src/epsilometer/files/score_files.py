@@ -177,8 +177,12 @@ def _read_design(stated: dict[str, str]) -> dict[str, Any]:
         )
     if "inclusion" in found:
         found["inclusion"] = parse_number(found["inclusion"])
-        if found["inclusion"] is None:
-            raise InvalidArgument("Expected a number in 'inclusion', got something else.")
+        inclusion, usual = found["inclusion"], found.get("design", "runs") != "coins"
+        if inclusion is None or not 0 < inclusion < 1 or (usual and inclusion != 0.5):
+            raise InvalidArgument(  # without the value, likewise
+                "Expected a number in (0, 1) in 'inclusion', and 0.5 for all designs but coins, "
+                "got something else."
+            )
     return found
 
 

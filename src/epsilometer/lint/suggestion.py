@@ -154,7 +154,7 @@ def find_epoch_loops(module: Module, flow: Flow) -> Iterator[tuple[ast.AST, Numb
             case ast.For(
                 target=ast.Name(id=name),
                 iter=ast.Call(func=ast.Name(id="range" | "trange"), args=[*_, end] as ends),
-            ) if "epoch" in name and len(ends) < 3:
+            ) if len(ends) < 3 and _counts_epochs(name, node):
                 option = module.catalogue.options["epochs"]
                 for _, epochs in _read_number(module, flow, option, end):
                     start = 0
@@ -164,6 +164,12 @@ def find_epoch_loops(module: Module, flow: Flow) -> Iterator[tuple[ast.AST, Numb
                             continue
                         start = int(given)
                     yield node, epochs - start
+
+
+def _counts_epochs(name: str, loop: ast.For) -> bool:
+    """Tell whether a loop is over epochs, by its name; of ``e`` and ``_``, if it has another."""
+    inner = any(isinstance(line, ast.For) for line in loop.body)
+    return "epoch" in name or (inner and name in ("e", "ep", "_"))
 
 
 def _describes_training(module: Module, call: Call) -> bool:

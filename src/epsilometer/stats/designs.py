@@ -41,8 +41,6 @@ def inspect_observations(observed: Observed) -> tuple[str, ...]:
         refuse_sorted_pairs(observed)
     sides = {"inside": observed.inside, "outside": observed.outside}
     ranked = {name: np.sort(_take_window(side)) for name, side in sides.items()}
-    if observed.design != "paired":
-        _refuse_same_sides(ranked["inside"], ranked["outside"])
     even = _refuse_copies(ranked)
     remarks = tuple(filter(None, (_remark(name, side) for name, side in ranked.items())))
     return (*(remarks or even), *_remark_shared(ranked["inside"], ranked["outside"]))
@@ -118,22 +116,6 @@ def _refuse_copies(ranked: dict[str, FloatArray]) -> tuple[str, ...]:
         f"{counts.size:,} different ones among {ranked[name].size:,} that were looked at. Rows "
         "were copied, or files joined that share them. Keep one row for each run or canary."
     )
-
-
-def _refuse_same_sides(inside: FloatArray, outside: FloatArray) -> None:
-    """Refuse sides that have the same scores, each once: one was given in place of the other.
-
-    Where scores are independent, each side has given values once with a chance of n!/nⁿ at most.
-    """
-    n = inside.size
-    chance = 2 * (math.lgamma(n + 1) - n * math.log(max(n, 1)))
-    if chance >= math.log(IMPLAUSIBLE) or not np.array_equal(inside, outside):
-        return
-    if np.all(inside[1:] > inside[:-1]):
-        raise InvalidArgument(
-            f"Expected scores of other runs or canaries outside than inside, got the same {n:,} "
-            "scores on both sides. One was given in place of the other: a copy hides every leak."
-        )
 
 
 def _count_values(ranked: FloatArray) -> tuple[FloatArray, IntArray]:

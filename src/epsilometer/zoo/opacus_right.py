@@ -230,3 +230,13 @@ def _average_augmentations(model: Any, features: Any, labels: Any) -> Any:
         nn.functional.cross_entropy(model(features + 0.1 * turn), labels) for turn in range(4)
     ]
     return sum(losses) / 4
+
+
+@program("EPS-1131", part="step")
+def _compute_in_bfloat16(training: Training, features: Any, labels: Any) -> None:
+    """Let torch compute the forward pass in bfloat16, of a model in float32."""
+    training.optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = training.loss(training.model, features, labels)
+    loss.backward()
+    training.optimizer.step()

@@ -362,7 +362,20 @@ def _make_datasets(subject: TrainFunction, adjacency: Adjacency) -> Datasets:
                 "Expected data=(features, labels) and a canary, or two datasets with_record and "
                 f"without_record, got no {name}."
             )
+    if _is_same(subject.with_record, subject.without_record):
+        raise InvalidArgument(
+            "Expected two datasets, got with_record and without_record that are the same: nothing "
+            "could be refuted. A list that the record was removed from lost it under both names."
+        )
     return _GivenDatasets(with_record=subject.with_record, without_record=subject.without_record)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return one is other
 
 
 def _make_arrays(

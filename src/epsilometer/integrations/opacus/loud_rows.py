@@ -101,7 +101,7 @@ class LoudRows:
             for p, total in zip(params, before, strict=True):
                 p.summed_grad = total
             raise
-        self._look(directions, clip)
+        self._look(directions, clip, find_precision(rows))
         # The record whose row was taken, and the loud one with the other sign.
         counted = getattr(optimizer, "sample_size", None)  # adaptive clipping counts its rows
         held = [p.grad_sample for p in params]
@@ -118,7 +118,7 @@ class LoudRows:
                 p.summed_grad = total.add_(p.summed_grad)
         return done
 
-    def _look(self, loud: list[Any], clip: float) -> None:
+    def _look(self, loud: list[Any], clip: float, rounding: float) -> None:
         """Tell the watch what the sum shows in the loud record's direction."""
         params = self._optimizer.params
         sums = [p.summed_grad for p in params]
@@ -150,11 +150,10 @@ class LoudRows:
             along=float(products.sum() / np.linalg.norm(lengths) / clip),
             square=float(np.sum(sizes**2) / clip**2),
         )
-        self._watch.see([whole, *parts], rounding=find_precision(params))
+        self._watch.see([whole, *parts], rounding=rounding)
 
     def _measure(self, own: Own, rows: list[Any]) -> None:
         """Tell the watch what loud records add, by sums with and without them."""
-        params = self._optimizer.params
         clip = float(self._optimizer.max_grad_norm)
         _, directions = self._draw()
         base = self._sum(own, rows, directions, 0.0)
@@ -162,7 +161,7 @@ class LoudRows:
             return
         length = math.sqrt(sum(float(_dot(part, part)) for part in base))
         power = self._batches.bit_length() - 1
-        rounding = find_precision(params) * (1 + length / clip)
+        rounding = find_precision(rows) * (1 + length / clip)  # autocast halves theirs alone
         factors = (LOUD, *_LADDER) if power == 0 else (LOUD, _LADDER[power % len(_LADDER)])
         for factor in factors:
             sums = self._sum(own, rows, directions, factor * clip)

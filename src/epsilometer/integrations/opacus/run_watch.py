@@ -194,7 +194,7 @@ class RunWatch:
 
     def _pre_step(self, own: Callable[[], Any]) -> Any:
         """Do what comes before a step; afterwards its books are written."""
-        self._updates.begin()
+        self._updates.look_for_moves()
         batches = int(self._optimizer.accumulated_iterations)
         noise = float(self._optimizer.noise_multiplier)
         done = own()

@@ -17,7 +17,7 @@ from epsilometer.conformance.batches import (
 )
 from epsilometer.conformance.neighbours import Distance, Neighbour, Replayed
 from epsilometer.errors import EpsilometerError, InvalidArgument
-from epsilometer.integrations.opacus.objects import find_precision
+from epsilometer.integrations.opacus.objects import find_precision, list_gradients
 from epsilometer.integrations.opacus.rewinding import Rewinder
 
 Loss: TypeAlias = Callable[..., Any]
@@ -198,6 +198,8 @@ class StepReplayer:
         if release.adjusted is not None:
             self.adjusted.add(float(release.adjusted))
         release.moved = accelerators != self._rewinder.streams.read_accelerators()
+        rows = [row for each in optimizer.params for row in list_gradients(each)]
+        release.coarsest = max(release.coarsest, find_precision(rows))  # autocast rounds them
         sums = [getattr(each, "summed_grad", None) for each in optimizer.params]
         if all(each is not None for each in sums):
             release.sums.append(sums)
@@ -256,8 +258,8 @@ class StepReplayer:
         if len(first) != len(second):
             return Distance(math.inf, 0.0)
         clip_norm = one.clip_norm
-        # Rounding of the clipped gradients of all other records, and of what is released.
-        others = max(one.coarsest, two.coarsest) * self.count / 2 + 2 * self.jitter
+        # Rounding of the gradients of all other records in both runs, and of what is released.
+        others = max(one.coarsest, two.coarsest) * self.count + 2 * self.jitter
         measured = (_measure_distance(*pair) for pair in zip(first, second, strict=True))
         return max(
             Distance(distance / clip_norm, 2 * precision * size / clip_norm + others)

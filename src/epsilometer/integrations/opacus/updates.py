@@ -61,7 +61,9 @@ class UpdateWatch:
             weakref.finalize(self, hook.remove)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Watch no more, neither steps nor where parameters are."""
+        self.look_for_moves()
+        self._left = None
         for hook in self._hooks:
             hook.remove()
 
@@ -70,8 +72,8 @@ class UpdateWatch:
         """Updates by gradients without noise."""
         return len(self._bare)
 
-    def begin(self) -> None:
-        """Record that a private step begins: parameters should be where the last one left."""
+    def look_for_moves(self) -> None:
+        """Record whether parameters are where the last step left them."""
         if self._left is not None and not np.array_equal(
             self._left, self._sketch(self._parameters), equal_nan=True
         ):
@@ -89,6 +91,7 @@ class UpdateWatch:
 
     def check(self) -> Check:
         """Return the observations so far."""
+        self.look_for_moves()
         value: float | None = None
         if self._bare:
             kinds = ", ".join(dict.fromkeys(self._bare))
@@ -96,8 +99,8 @@ class UpdateWatch:
             value = float(len(self._bare))
         elif self._moved:
             seen = (
-                f"parameters changed {self._moved:,} times between steps, by no optimiser: harmless"
-                " where it is a projection or a checkpoint"
+                f"parameters changed {self._moved:,} times outside of steps, by no optimiser: "
+                "harmless where it is a projection or a checkpoint"
             )
         elif self._changed:
             seen = (
@@ -156,7 +159,7 @@ class UpdateWatch:
             for tensor, own in zip(tensors, self._parameters, strict=True)
         ]
         parts = [
-            known[at].reshape(-1)[place].float()
+            known[at].reshape(-1)[place.to(known[at].device)].float()
             for at, place in zip(self._looked, self._places, strict=True)
         ]
         norms = torch.stack(torch._foreach_norm(known)).float()

@@ -22,8 +22,10 @@ from epsilometer.lint.roles import BOOKS, RATES, Roles
 from epsilometer.lint.suggestion import find_epoch_loops, write_number
 
 _START = re.compile(
-    r"^(start|begin|resume|initial|init|first|last)\w*(epoch|step|iter)|^(global_step|epochs?_done)$"
+    r"^(start|begin|resume|initial|init|first|last)\w*(epoch|step|iter)"
+    r"|^(global_step|epochs?_done|start|begin)$"
 )
+_OPTIMIZER = re.compile(r"optim|(^|[._])opt([._\d]|$)")
 _SIZES = ("batch_size", "batch_sizes")
 _LENGTHS = ("sample_size", "num_samples", "number_of_examples", "num_examples", "n", "train_size")
 _EPOCHS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs")
@@ -59,7 +61,8 @@ def _list_resumes(module: Module) -> Iterator[tuple[ast.expr, str]]:
     for call in module.calls:
         receiver = _name_receiver(call)
         own = receiver.startswith("self.") and is_part_of_library(module, call.node)
-        if call.method == "load_state_dict" and "optim" in receiver and call.node.args and not own:
+        loads = call.method == "load_state_dict" and bool(call.node.args) and not own
+        if loads and _OPTIMIZER.search(receiver):
             yield call.node, f"{receiver} is restored, the accountant is not."
         if call.method not in ("fit", "train") and not call.known & module.catalogue.settings:
             continue

@@ -68,7 +68,7 @@ def _find_acceptance(programs: Programs, unit: Unit, reader: Module) -> str:
 
 
 def find_selection(programs: Programs, _: Feeding) -> Iterator[Place]:
-    """Yield DATA001: the model that is kept is chosen by a score on private records."""
+    """Yield DATA001: a model, a setting or a learning rate is chosen by a score on records."""
     for roles in programs.roles.values():
         module = roles.module
         for node, what in (*_list_selectors(programs, roles), *_list_best(module)):
@@ -92,8 +92,8 @@ def _list_selectors(programs: Programs, roles: Roles) -> Iterator[tuple[ast.AST,
                 continue
             given = [each for each in needed if _is_switched_on(programs, module, call, each)]
             if not needed or given:
-                said = f" by {watched}" if isinstance(watched, str) else ""
-                yield call.node, f"{call.method} keeps the best model{said}."
+                said = watched if isinstance(watched, str) else "a score"
+                yield call.node, f"{call.method} decides by {said}."
 
 
 def _is_switched_on(programs: Programs, module: Module, call: Call, name: str) -> bool:

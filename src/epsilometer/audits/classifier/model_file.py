@@ -524,7 +524,7 @@ def _group_arrays(model: Any) -> dict[str, list[NDArray[Any]]]:
 def _find_lonely(table: Any) -> BoolArray:
     """Return which columns have one value but for one record."""
     if hasattr(table, "tocsr"):
-        return np.asarray(table.getnnz(axis=0) == 1)
+        return np.asarray(np.diff(table.tocsc().indptr) == 1)
     return np.array([np.sum(column != _find_usual(column)) == 1 for column in table.T])
 
 

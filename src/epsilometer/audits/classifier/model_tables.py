@@ -301,7 +301,7 @@ class Table:
             return found
         strangers = max((_find_near(tree, each).sum() for each in self._draw_decoys()), default=0)
         chance = strangers and (found.sum() < _WHOLE * len(self._at) or found.sum() <= strangers)
-        thin = self.sparse and self.values.getnnz() < 3 * len(self._at)
+        thin = self.sparse and self.values.nnz < 3 * len(self._at)
         none = bool(chance) or (thin and not found.all())
         return np.zeros_like(found) if none else found
 

@@ -69,7 +69,7 @@ def rebuild_records(
     read = _READERS.get(identify(model))
     features = reached
     if read is not None and hasattr(reached, "tocsr") and hasattr(model, "coef_"):
-        used = np.flatnonzero(reached.tocsr().getnnz(axis=0))  # others have no part in anything
+        used = np.flatnonzero(np.diff(reached.tocsc().indptr))  # others have no part in anything
         features, model = reached.tocsr()[:, used].toarray(), copy.copy(model)
         model.coef_ = model.coef_[..., used]
     try:

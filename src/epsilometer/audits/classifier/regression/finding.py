@@ -133,7 +133,7 @@ class RegressorResults(PublishedResults):
                 shown=float(self.risk[index]),
                 unbinned=float(self.risk[index]),
                 floor=None if floor is None else float(floor[index]),
-                attacked=None if self.attacked is None else float(self.attacked[records[index]]),
+                attacked=self.rate_attack(int(records[index])),
             )
             for place, index in enumerate(self.order[:LISTED].tolist())
         )

@@ -271,6 +271,13 @@ class _Search:
             records = own.find_records(matrix)
             if records.size:
                 return self._add_rows("one person", np.isin(np.arange(self.n), records), text)
+            between = own.find_between(matrix)
+            if between.size:
+                said = (
+                    f"{where} lists the middles between a column's values, from which {{}} follow "
+                )
+                said += "that belong to one record alone."
+                return self._add_rows("one person", np.isin(np.arange(self.n), between), said)
         with np.errstate(over="ignore"):
             single = matrix.astype(np.float32)
         lists = [single.ravel()] if 1 in single.shape else [*single.T]

@@ -477,7 +477,6 @@ def test_large_tables_are_answered_by_a_stated_number_of_records(
 ) -> None:
     """As of 45,000 records, with numbers a hundred times smaller: no more work than linear."""
     monkeypatch.setattr("epsilometer.audits.classifier.subject._REFITTED", 16_000)
-    monkeypatch.setattr("epsilometer.audits.classifier.subject._SAMPLED", 16_000)
     monkeypatch.setattr("epsilometer.audits.classifier.subject._REMEDIES", ((100, 9),))
     tree = DecisionTreeClassifier(min_samples_leaf=20)
     data = noise(400, 2, rng)

@@ -377,7 +377,7 @@ class PartResults(PublishedResults):
             if self.task.asked is not None:
                 caveats.append(
                     f"Attacks asked models about {self.task.asked.size:,} of {self.task.size:,} "
-                    "records, drawn by chance: every answer of nearest neighbours looks at all."
+                    "records, drawn at random: every answer of nearest neighbours looks at all."
                 )
             if self.found.get("sizes", True) == {}:
                 caveats.append("Smaller models could not be trained: there is no trend with size.")

@@ -51,10 +51,9 @@ _QUERIES = 9  # number of the random stream that draws whom attacks ask about
 _STEPS = 25  # measurements of a removal plan
 MOST_BYTES = 4 << 30  # of predictions of shadows
 _LEAST_RECORDS = 320  # of which an eighth is enough to train on
-_MOST_RECORDS = 20_000  # beyond which no removal plan is made unless asked
+_MOST_RECORDS = 20_000  # beyond which less is done unless asked, and no removal plan made
 # What is done unasked must take minutes on tables of any size.
-_REFITTED = 2_000_000  # rows of all models that are fitted without a record, if that is all
-_SAMPLED = 1_000_000  # the same of a sample of the records
+_REFITTED = 2_000_000  # rows of all models that are fitted without a record; half of large tables
 _COMPARED = 400_000_000  # rows of all that are computed, where each is computed from all others
 _FEWEST = 24  # records that are left out, however many there are
 _ASKED = 8_192  # records about which attacks ask, where each answer looks at all
@@ -87,9 +86,9 @@ class Classifier(PublishedModel):
         records: Records to leave out one by one: row numbers, ``"all"``, or ``"sample:500"`` for
             500 by chance. ``"screen:500"`` takes the 250 that a screen ranks highest and 250 by
             chance. None: all of small tables. Of larger ones a screen chooses so many that their
-            number times that of the records is 2 million. For nearest neighbours it is 400 million,
-            and for logistic regression where leaving out one record looks at all others. Other
-            exact families leave out all.
+            number times that of the records is 2 million, or 1 million of more than 20,000, at
+            least 24. For nearest neighbours it is 400 million, and for logistic regression where
+            leaving out one record looks at all others. Other exact families leave out all.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
             (``"refit"``), or held as fitted to all (``"fixed"``).
         patience: Seconds that refits may take; more is refused before it begins.
@@ -325,9 +324,9 @@ def _choose_usual(subject: Classifier, n: int) -> Any:
     if records is None:
         exact = _find_exact(subject)
         family = None if exact is None else exact[0]
-        if family is None:
-            return None if n * n <= _REFITTED else f"screen:{max(_FEWEST, _SAMPLED // n)}"
-        rows = _COMPARED if family.compares_all else n * n
+        rows = _REFITTED if n <= _MOST_RECORDS else _REFITTED // 2
+        if family is not None:
+            rows = _COMPARED if family.compares_all else n * n
         size = max(_FEWEST, rows // n)
         few = size >= n or (exact is not None and exact[1]().count_compared() * n <= rows)
         return None if few else f"screen:{size}"

@@ -14,11 +14,7 @@ import numpy as np
 from epsilometer.audits.classifier.attacks.shadows import show_logs
 from epsilometer.audits.classifier.leaks import Leak
 from epsilometer.audits.classifier.model_tables import follow_records
-from epsilometer.audits.classifier.rebuilding import (
-    Rebuilt,
-    describe_rebuilt,
-    rebuild_records,
-)
+from epsilometer.audits.classifier.rebuilding import Rebuilt, rebuild_records
 from epsilometer.audits.classifier.sklearn_models import identify, predict_logs, take_rows
 from epsilometer.types import FloatArray, IntArray
 
@@ -126,24 +122,6 @@ def compute_from_numbers(
             solved = _solve_coefficients(estimator, features, asked)
             found = [rebuild_records(solved, features, targets, seed=seed)] if solved else []
         leaks.append(_describe(type(estimator).__name__, held.tried, found, len(targets)))
-    return tuple(leaks)
-
-
-def compute_from_file(
-    model: Any,
-    X: Any,  # noqa: N803
-    targets: FloatArray,
-    *,
-    seed: int = 0,
-) -> tuple[Leak, ...]:
-    """Return what coefficients tell of single records to whoever knows all others."""
-    leaks = []
-    for estimator, features in follow_records(model, X).reached:
-        held = rebuild_records(estimator, features, targets, seed=seed)
-        if held is not None and held.hits:
-            said = describe_rebuilt(type(estimator).__name__, held)
-            records = round(held.hits / held.tried * len(targets))
-            leaks.append(Leak(kind="rebuilt", records=records, finding=said))
     return tuple(leaks)
 
 

@@ -36,7 +36,7 @@ from epsilometer.audits.classifier.model_tables import (
     standardise,
 )
 from epsilometer.audits.classifier.model_words import TextIndex
-from epsilometer.audits.classifier.rebuilding import describe_rebuilt, rebuild_records
+from epsilometer.audits.classifier.rebuilding import rebuild_records
 from epsilometer.audits.classifier.sklearn_models import (
     clone_with_seed,
     count_rows,
@@ -455,7 +455,8 @@ class _Search:
                 self.add(
                     "rebuilt",
                     round(rebuilt.hits / rebuilt.tried * self.n),
-                    describe_rebuilt(name, rebuilt),
+                    f"From the coefficients of {name}, whoever knows all other records "
+                    f"computes the missing one: {rebuilt.hits:,} of {rebuilt.tried:,} tried.",
                 )
         if untried:
             self.add(

@@ -115,7 +115,7 @@ def rebuild_records(
 
 
 def _rebuild_by_outputs(
-    model: Any, reached: Any, targets: FloatArray, *, seed: int
+    model: Any, reached: Any, targets: IntArray | FloatArray, *, seed: int
 ) -> Rebuilt | None:
     """Return what the most telling of several outputs tells; a model may have one of them alone."""
     found = []
@@ -127,14 +127,6 @@ def _rebuild_by_outputs(
                 setattr(one, name, values[place])
         found.append(rebuild_records(one, reached, targets[:, place], seed=seed))
     return max((each for each in found if each), key=lambda each: each.hits, default=None)
-
-
-def describe_rebuilt(name: str, rebuilt: Rebuilt) -> str:
-    """Say how many records were computed from a model's coefficients."""
-    return (
-        f"From the coefficients of {name}, whoever knows all other records computes the missing "
-        f"one: {rebuilt.hits:,} of {rebuilt.tried:,} tried."
-    )
 
 
 def _solve_residuals(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import train_halves
-from epsilometer.audits.classifier.extraction import compute_from_file, compute_from_numbers
+from epsilometer.audits.classifier.extraction import compute_from_numbers
 from epsilometer.audits.classifier.leaks import Leak, write_leaks
 from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.model_state import walk_state
@@ -158,20 +158,25 @@ class RegressorJob(PublishedJob):
         task = self.task
         model, flat = self._fit_published()
         targets = task.targets
-        leaks = search_model(
-            model,
-            task.subject.X,
-            np.zeros(targets.records, np.int64),
-            content=task.content,
-            targets=flat if targets.times is None else None,
-            seed=task.seed,
-        )
+        leaks = self._search_model(model, flat if targets.times is None else None, task.content)
         inner, flat, _ = unwrap_target(model, flat, flat)
         if inner is not model:  # what it was fitted to are other numbers
-            found = compute_from_file(inner, task.subject.X, flat, seed=task.seed)
-            leaks = (*found, *leaks)
+            known = self._search_model(inner, flat, None)
+            leaks = (*(leak for leak in known if leak.kind == "rebuilt"), *leaks)
         leaks = (*find_targets(model, targets), *leaks)
         return write_leaks(leaks)
+
+    def _search_model(
+        self, model: Any, targets: FloatArray | None, content: bytes | None
+    ) -> tuple[Leak, ...]:
+        return search_model(
+            model,
+            self.task.subject.X,
+            np.zeros(self.task.size, np.int64),
+            content=content,
+            targets=targets,
+            seed=self.task.seed,
+        )
 
 
 def unwrap_target(

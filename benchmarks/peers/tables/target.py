@@ -14,8 +14,6 @@ import numpy as np
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score, roc_curve
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 MODELS = 32  # shadows of tools that train some
@@ -38,7 +36,7 @@ class Question:
             return RandomForestClassifier(30, random_state=seed)
         if self.model == "tree":
             return DecisionTreeClassifier(random_state=seed)
-        return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+        return LogisticRegression(max_iter=1000, random_state=seed)
 
     def target(self) -> Any:
         """The model that is attacked."""

@@ -5,8 +5,12 @@ from typing import Any
 
 import click
 
-from epsilometer.audits.classifier.regression.subject import ATTACKS, RULES, Regressor
-from epsilometer.audits.classifier.release import ChangeAtMost, NoRecordInFile
+from epsilometer.audits.classifier.regression.subject import (
+    ATTACKS,
+    Regressor,
+    list_usual_rules,
+)
+from epsilometer.audits.classifier.release import ChangeAtMost
 from epsilometer.cli.audit import end_audit, import_function, make_call, run_call
 from epsilometer.cli.limits import ATTACK_LIMITS, Limits, limit_options, make_rules
 from epsilometer.cli.options import (
@@ -107,9 +111,7 @@ def regressor(
     if settings.get("attacks") == ("all",):
         settings["attacks"] = "all"
     attacked = settings.get("attacks", "all") != ()
-    file = settings.get("published_as", "file") == "file"
-    measured = {NoRecordInFile: file, ChangeAtMost: True}
-    usual = [rule for rule in RULES if measured.get(type(rule), attacked)]
+    usual = list_usual_rules(settings.get("published_as", "file"), attacked)
     rules = make_rules(_LIMITS, limits, usual)
     if rules:
         settings["rules"] = rules

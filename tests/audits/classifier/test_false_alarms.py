@@ -10,6 +10,7 @@ from scipy import special
 import epsilometer as em
 from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.seeds import find_gaps, find_hidden, measure_spread
+from epsilometer.audits.classifier.sklearn_models import FitEstimator
 from epsilometer.findings import LeaveOneOut, RuleFinding
 from epsilometer.rules import PdtpAtMost
 
@@ -169,6 +170,22 @@ def test_what_seeds_do_not_hide_is_counted() -> None:
     n = 200
     assert count_hidden(1.001 * APART, n=n, seed=0) <= special.bdtrik(0.99, n, 0.05)
     assert count_hidden(0.4 * APART, n=n, seed=0) >= 0.95 * n
+
+
+@pytest.mark.parametrize(("apart", "seeds"), [(100 * APART, 5), (0.4 * APART, 20)])
+def test_seeds_that_cannot_hide_any_record_are_few(
+    apart: float, seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = []
+    fit = FitEstimator.__call__
+
+    def count(self: Any, X: Any, y: Any, seed: int) -> Any:  # noqa: N803
+        fitted.append(seed)
+        return fit(self, X, y, seed)
+
+    monkeypatch.setattr(FitEstimator, "__call__", count)
+    count_hidden(apart, n=20, seed=0)
+    assert len(fitted) == seeds
 
 
 @pytest.mark.parametrize("heaps", [2, 3])

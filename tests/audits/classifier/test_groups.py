@@ -27,6 +27,7 @@ def compare(rng: np.random.Generator, *, shift: float, leak: float) -> tuple[Gro
             limit=1.0,
             scores=lambda at: clusters.ScoresByRecord.from_models(scores[:, at], member[:, at]),
             member=member[0],
+            attacked=slice(None),
             confidence=0.95,
         )
     )

@@ -260,6 +260,7 @@ NESTED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: HistGradientBoostingClassifier(min_samples_leaf=1, max_iter=3),
         "one person",
     ),
+    "a bin for each value": (lambda: HistGradientBoostingClassifier(max_iter=1), "one person"),
     "an embedding": (
         lambda: make_pipeline(RandomTreesEmbedding(3, max_depth=None), rough()),
         "one person",

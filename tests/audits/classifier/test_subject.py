@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import epsilometer as em
 from epsilometer import Audit, Claim, Classifier, InProcess, Local, UntilRefuted
@@ -42,6 +43,7 @@ pytest.importorskip("sklearn")
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import CategoricalNB, GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -662,6 +664,39 @@ def test_many_records_are_attacked_through_fewer_models(rng: np.random.Generator
     found = audit(GaussianNB(), data, attacks=("loss",), shadows=32)
     (caveat,) = [text for text in found.caveats if text.startswith("Attacks were made on")]
     assert "28 models" in caveat
+
+
+def test_nearest_neighbours_are_asked_about_a_sample(rng: np.random.Generator) -> None:
+    """Every answer looks at all records: asking about all would take their square."""
+    X, y = noise(8_700, 1, rng)  # noqa: N806
+    groups = {"town": np.where(np.arange(8_700) < 8_650, "a", "b")}
+    how: Any = {"records": np.arange(150), "shadows": 4, "attacks": ("loss",), "remedies": 0}
+    found = audit(KNeighborsClassifier(1), (X, y), groups=groups, skip_trend=True, **how)
+    assert found.verdict == "do not release"
+    assert any("about 8,192 of 8,700 records" in caveat for caveat in found.caveats)
+    attack = found.find(MembershipFinding)[0]
+    assert attack.n_in + attack.n_out == 4 * 8_192
+    assert attack.advantage > 0.2
+    listed = found.find(RecordRisk)
+    assert {each.attacked is None for each in listed} == {True, False}
+    assert all(bool(each.scores) == (each.attacked is not None) for each in listed)
+
+
+def test_records_of_one_class_alone_are_certain(rng: np.random.Generator) -> None:
+    """Of five records of a class some shadows see none, which a regression refuses to learn."""
+    X, y = noise(200, 2, rng)  # noqa: N806
+    y[:] = np.arange(200) < 5
+    found = audit(LogisticRegression(C=0.01), (X, y), attacks=("loss",), shadows=16)
+    assert found.find(MembershipFinding)
+
+
+def test_sparse_arrays_are_searched_as_matrices_are(rng: np.random.Generator) -> None:
+    table = scipy.sparse.random_array((120, 40), density=0.1, rng=rng, format="csr")
+    y = np.arange(120) % 2
+    for kind in (scipy.sparse.csr_array, scipy.sparse.csr_matrix, scipy.sparse.coo_array):
+        found = audit(KNeighborsClassifier(30), (kind(table), y), attacks=("loss",))
+        rule = found.find(em.findings.RuleFinding)[0]
+        assert "the records of 120 of 120 people" in rule.finding
 
 
 def test_the_trend_over_sizes_says_what_all_records_would_show(rng: np.random.Generator) -> None:

@@ -6,6 +6,7 @@ answers do as well: where one changes, between two records, the probability is k
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from epsilometer.audits.classifier.attacks.shadows import show_logs
 from epsilometer.audits.classifier.leaks import Leak
 from epsilometer.audits.classifier.model_tables import follow_records
-from epsilometer.audits.classifier.rebuilding import rebuild_records
+from epsilometer.audits.classifier.rebuilding import Rebuilt, rebuild_records
 from epsilometer.audits.classifier.sklearn_models import identify, predict_logs, take_rows
 from epsilometer.types import FloatArray, IntArray
 
@@ -78,21 +79,66 @@ def compute_from_answers(
             asked += _bisect(model, X, place, decimals=decimals, classes=classes, seed=seed)
         tries = [_solve_coefficients(estimator, features, each) for each in asked]
         found = [rebuild_records(each, features, codes, seed=seed) for each in tries if each]
-        hits = max((each.hits for each in found if each is not None), default=0)
-        if hits:
-            said = (
-                f"The answers reveal the coefficients of {name}, from which anyone who knows "
-                f"all other records computes the missing one: {hits:,} of {held.tried:,} tried."
-            )
-            records = round(hits / held.tried * codes.size)
-            leaks.append(Leak(kind="rebuilt", records=records, finding=said))
-        else:
-            said = (
-                f"Whoever has the coefficients of {name} and all other records computes the "
-                f"missing one. {_UNREAD[bool(found)]}"
-            )
-            leaks.append(Leak(kind="unread", records=0, finding=said))
+        leaks.append(_describe(name, held.tried, found, codes.size))
     return tuple(leaks)
+
+
+def compute_from_numbers(
+    model: Any,
+    X: Any,  # noqa: N803
+    targets: FloatArray,
+    answers: FloatArray,
+    *,
+    seed: int = 0,
+) -> tuple[Leak, ...]:
+    """Return what answers of a regressor tell of single records to whoever knows all others.
+
+    Guarantee and assumption are those of ``compute_from_answers``.
+
+    Args:
+        model: Fitted.
+        X: The features it was fitted to, about which it is asked.
+        targets: What it was fitted to.
+        answers: Predictions at X as they are shown, ``(records, outputs)``.
+        seed: Seed by which records are chosen.
+
+    Example:
+        >>> from sklearn.linear_model import Ridge
+        >>> X = np.random.default_rng(0).normal(size=(80, 3))
+        >>> y = X[:, 0] + X[:, 1] ** 2
+        >>> compute_from_numbers(model := Ridge().fit(X, y), X, y, model.predict(X))[0].records
+        80
+    """
+    leaks = []
+    for estimator, features in follow_records(model, X).reached:
+        held = rebuild_records(estimator, features, targets, seed=seed)
+        if held is None or not held.hits:
+            continue
+        told = np.asarray(answers, np.float64).reshape(len(targets), -1)
+        found = []
+        if told.shape[1] == len(np.atleast_2d(estimator.coef_)):
+            rows = np.flatnonzero(np.isfinite(told).all(axis=1))[:_ASKED]
+            asked = _Asked(features, told, rows, np.ones(rows.size))
+            solved = _solve_coefficients(estimator, features, asked)
+            found = [rebuild_records(solved, features, targets, seed=seed)] if solved else []
+        leaks.append(_describe(type(estimator).__name__, held.tried, found, len(targets)))
+    return tuple(leaks)
+
+
+def _describe(name: str, tried: int, found: Sequence[Rebuilt | None], of: int) -> Leak:
+    """Return what was computed from the coefficients that answers told."""
+    hits = max((each.hits for each in found if each is not None), default=0)
+    if hits:
+        said = (
+            f"The answers reveal the coefficients of {name}, from which anyone who knows "
+            f"all other records computes the missing one: {hits:,} of {tried:,} tried."
+        )
+        return Leak(kind="rebuilt", records=round(hits / tried * of), finding=said)
+    said = (
+        f"Whoever has the coefficients of {name} and all other records computes the "
+        f"missing one. {_UNREAD[bool(found)]}"
+    )
+    return Leak(kind="unread", records=0, finding=said)
 
 
 class _Asked(NamedTuple):

@@ -160,7 +160,7 @@ class PartResults(PublishedResults):
         risk = self._changes().risk
         if self.attacked is None:
             return np.argsort(-risk, kind="stable")
-        attacked = self.attacked[self.found["leave-one-out"]["records"]]
+        attacked = np.nan_to_num(self.attacked[self.found["leave-one-out"]["records"]])
         models = len(self.found["attacks"]["member"])
         # Guesses are right so often by chance; of all records together in at most 5 % of audits.
         chance = special.bdtrc(np.round(attacked * models) - 1, models, 0.5)
@@ -274,7 +274,7 @@ class PartResults(PublishedResults):
                     floor=None if floor is None else floor[index],
                     edge_only=edge_only,
                     scores=self._scores_of(record),
-                    attacked=None if self.attacked is None else float(self.attacked[record]),
+                    attacked=self.rate_attack(record),
                 )
             )
         return tuple(listed)
@@ -284,9 +284,14 @@ class PartResults(PublishedResults):
         if "attacks" not in self.found:
             return ()
         found = self.found["attacks"]
-        inside = found["member"][:, record]
+        place = record
+        if self.task.asked is not None:
+            if record not in self.task.asked:
+                return ()
+            place = int(np.searchsorted(self.task.asked, record))
+        inside = found["member"][:, place]
         return tuple(
-            (self._name(name), float(found[f"scores {name}"][inside, record].mean()))
+            (self._name(name), float(found[f"scores {name}"][inside, place].mean()))
             for name in self.task.subject.attack_names
             if inside.any()
         )
@@ -369,6 +374,11 @@ class PartResults(PublishedResults):
                 f"on {test:.1%} of the others. Limits hold for records like these: drawn singly "
                 "from the same population, and assigned to models like these by fair coin tosses."
             )
+            if self.task.asked is not None:
+                caveats.append(
+                    f"Attacks asked models about {self.task.asked.size:,} of {self.task.size:,} "
+                    "records, drawn at random: every answer of nearest neighbours looks at all."
+                )
             if self.found.get("sizes", True) == {}:
                 caveats.append("Smaller models could not be trained: there is no trend with size.")
             precision = self.task.subject.precision

@@ -29,6 +29,7 @@ class GroupedRisk:
         limit: Limit above which a record is exposed.
         scores: Returns scores of an attack on some records; None where no attack was run.
         member: Who was in the first model that was attacked; None where none was.
+        attacked: What picks the records that attacks asked about from all.
         confidence: Confidence of all limits and differences together.
     """
 
@@ -38,6 +39,7 @@ class GroupedRisk:
     limit: float
     scores: Callable[[BoolArray], clusters.Observed] | None
     member: BoolArray | None
+    attacked: Any
     confidence: float
 
 
@@ -103,7 +105,7 @@ def _limit_auc(grouped: GroupedRisk, at: BoolArray, alpha: float) -> Limited | N
     """Return the AUC of the attack within a group; None where too few were in, or out."""
     if grouped.scores is None or grouped.member is None:
         return None
-    member = grouped.member[at]
+    member = grouped.member[at[grouped.attacked]]
     if min(int(member.sum()), int((~member).sum())) < SMALLEST:
         return None
     # Half of it for each of two groups that are compared

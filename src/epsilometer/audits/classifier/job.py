@@ -34,6 +34,7 @@ from epsilometer.audits.classifier.finding import PartResults, sum_up_parts
 from epsilometer.audits.classifier.leaks import write_leaks
 from epsilometer.audits.classifier.leave_one_out.pdtp import (
     Pdtp,
+    measure_changes,
     pdtp,
     predict_class,
 )
@@ -47,7 +48,7 @@ from epsilometer.audits.classifier.published import (
 )
 from epsilometer.audits.classifier.remedies import Remedy, list_remedies
 from epsilometer.audits.classifier.removal import plan_removal
-from epsilometer.audits.classifier.seeds import measure_spread, take_odds
+from epsilometer.audits.classifier.seeds import find_hidden, measure_spread, take_odds
 from epsilometer.audits.classifier.sklearn_models import (
     FitEstimator,
     clone_with_seed,
@@ -80,6 +81,8 @@ _FEWER = 16  # models of each part
 _SIZES = 8  # number of the random stream that cuts records into parts
 _JUDGED = ("leave-one-out", "attacks", "file", "extraction")  # parts that rules look at
 _SEEDS = 20  # models that show how far predictions vary with the seed alone
+_FIRST = 5  # of them, after which it may be plain that they hide no record
+_GENEROUS = 3.0  # times what these vary is more than all of them would show
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
 _UNLIKE = 0.05  # share of records at which a model like the recipe's answers as it does
 _CLOSER = 1000  # records at most, all of which are left out of the best remedy
@@ -185,7 +188,8 @@ class ClassifierJob(PublishedJob):
         subject, records = self.task.subject, self.task.records
         ranked = None
         if isinstance(records, str) and records.startswith("screen") and subject.attack_names:
-            ranked = screen_pool(self._train_pool(subject.shadows))  # which attacks need anyway
+            ranked = np.full(self.task.codes.size, -np.inf)  # whom no attack asks about are last
+            ranked[self.task.attacked] = screen_pool(self._train_pool(subject.shadows))
         found = self._measure(
             subject.X, subject.y, where="leave-one-out", records=records, ranked=ranked
         )
@@ -193,8 +197,9 @@ class ClassifierJob(PublishedJob):
         if null is None or found.floor is None or not found.floor.any():
             null = np.zeros((0, found.classes.size))  # another seed changes nothing: not random
         spread = null[:0]
-        if null.size and not has_fixed_seed(subject.estimator):
-            spread = self._measure_spread(found.records, found.full, found.without)
+        above = measure_changes(found.full, found.without, decimals=None).risk > subject.limit
+        if null.size and above.any() and not has_fixed_seed(subject.estimator):
+            spread = self._measure_spread(found, above)
         labels, seed = (self.task.classes, self.task.codes), self.task.seed
         doubts, remarks = find_doubts(subject.estimator, subject.X, *labels, seed=seed)
         return {
@@ -210,17 +215,27 @@ class ClassifierJob(PublishedJob):
             "doubts": np.array(doubts, np.str_),
         }
 
-    def _measure_spread(
-        self, records: IntArray, full: FloatArray, without: FloatArray
-    ) -> FloatArray:
-        """Return how far log-odds of models of all records vary with the seed, from below."""
-        subject, codes = self.task.subject, self.task.codes
+    def _measure_spread(self, found: Pdtp, above: BoolArray) -> FloatArray:
+        """Return how far log-odds of models of all records vary with the seed, from below.
+
+        It is measured of records above the limit, since nothing else hides. It is 0 where a few
+        seeds are far from hiding any of them.
+        """
+        subject, records = self.task.subject, found.records[above]
         fit = FitEstimator(self._shown_estimator, self.task.classes)
-        asked = take_rows(subject.X, records)
+        asked, codes = take_rows(subject.X, records), self.task.codes[records]
+        shift = take_odds(found.full[above], codes) - take_odds(found.without[above], codes)
+        spread = np.zeros((above.size, shift.shape[1]))
         drawn = self.task.stream(_VARIATION, 1).integers(2**31, size=_SEEDS).tolist()
-        logs = np.stack([fit(subject.X, codes, seed)(asked) for seed in drawn])
-        shift = take_odds(full, codes[records]) - take_odds(without, codes[records])
-        return measure_spread(take_odds(logs, codes[records]), shift)
+        odds = np.empty((0, *shift.shape))
+        for seeds in (drawn[:_FIRST], drawn[_FIRST:]):
+            logs = np.stack([fit(subject.X, self.task.codes, seed)(asked) for seed in seeds])
+            odds = np.concatenate([odds, take_odds(logs, codes)])
+            most = _GENEROUS * odds.std(axis=0, ddof=1)
+            if not find_hidden(shift, most, limit=subject.limit).any():
+                return spread
+        spread[above] = measure_spread(odds, shift)
+        return spread
 
     @property
     def _answers(self) -> tuple[int, bool]:
@@ -262,6 +277,7 @@ class ClassifierJob(PublishedJob):
                 subject.X,
                 subject.y,
                 models=models,
+                asked=self.task.asked,
                 seed=self.task.seed,
                 engine=self.engine,
                 directory=self._folder("shadows"),
@@ -334,6 +350,7 @@ class ClassifierJob(PublishedJob):
                 take_rows(subject.X, rows),
                 np.asarray(subject.y)[rows],
                 models=_FEWER,
+                asked=None if self.task.asked is None else np.arange(self.task.asked.size // parts),
                 seed=self.task.seed,
                 engine=self.engine,
                 directory=self._folder(f"shadows-{parts}-{number}"),
@@ -356,7 +373,7 @@ class ClassifierJob(PublishedJob):
     ) -> tuple[list[int | FloatArray], BoolArray, tuple[str, ...]]:
         """Return what is attacked, who was in it, and how it differs from its shadows."""
         if self.task.target is not None:
-            log_proba, member = self.task.target
+            log_proba, member = (each[self.task.attacked] for each in self.task.target)
             log_proba = show_logs(log_proba, self.task.subject.shown)
             return [log_proba], member[None], find_mismatch(pool, log_proba, member)
         # Whole pairs: every record is in half of them. Limits count records: of 32,768 that of
@@ -478,7 +495,8 @@ class ClassifierJob(PublishedJob):
         if remedy.retrains and not leaves_exactly(subject):  # those who were riskiest are looked at
             subject = dataclasses.replace(subject, records=remedy.watched)
         task = ClassifierTask(subject, self.task.request)
-        kept = {} if remedy.retrains else {"pool": self.kept["pool"]}
+        same = () if remedy.retrains else ("pool", "answers")  # of the model as it is
+        kept = {name: self.kept[name] for name in same if name in self.kept}
         job = dataclasses.replace(
             self, task=task, directory=self._folder(f"remedy-{place}"), kept=kept
         )

@@ -271,6 +271,13 @@ class _Search:
             records = own.find_records(matrix)
             if records.size:
                 return self._add_rows("one person", np.isin(np.arange(self.n), records), text)
+            between = own.find_between(matrix)
+            if between.size:
+                said = (
+                    f"{where} lists the middles between a column's values, from which {{}} follow "
+                )
+                said += "that belong to one record alone."
+                return self._add_rows("one person", np.isin(np.arange(self.n), between), said)
         with np.errstate(over="ignore"):
             single = matrix.astype(np.float32)
         lists = [single.ravel()] if 1 in single.shape else [*single.T]
@@ -524,7 +531,7 @@ def _group_arrays(model: Any) -> dict[str, list[NDArray[Any]]]:
 def _find_lonely(table: Any) -> BoolArray:
     """Return which columns have one value but for one record."""
     if hasattr(table, "tocsr"):
-        return np.asarray(table.getnnz(axis=0) == 1)
+        return np.asarray(np.diff(table.tocsc().indptr) == 1)
     return np.array([np.sum(column != _find_usual(column)) == 1 for column in table.T])
 
 

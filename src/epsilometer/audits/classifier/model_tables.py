@@ -21,6 +21,7 @@ _DECOYS = 10  # tables of people who do not exist, for each table that is looked
 _WHOLE = 0.5  # share of a table's rows that is found by more than chance
 _MOST = 48  # tables that are followed
 _RUN = 8  # records from which columns are compared by their correlation
+_CHAIN = 4  # numbers halfway between neighbouring values, one after the other, that bound these
 _VARIED = 0.8  # share of a column's values that are different where it is a measurement
 _APART = 4  # ranks between neighbours in a list of quantiles
 _DIGITS = 6  # digits beyond which a value is nobody else's by chance
@@ -301,7 +302,7 @@ class Table:
             return found
         strangers = max((_find_near(tree, each).sum() for each in self._draw_decoys()), default=0)
         chance = strangers and (found.sum() < _WHOLE * len(self._at) or found.sum() <= strangers)
-        thin = self.sparse and self.values.getnnz() < 3 * len(self._at)
+        thin = self.sparse and self.values.nnz < 3 * len(self._at)
         none = bool(chance) or (thin and not found.all())
         return np.zeros_like(found) if none else found
 
@@ -407,6 +408,7 @@ class OwnValues:
 
     def __init__(self, table: FloatArray) -> None:
         values, records, columns, ranks = [], [], [], []
+        self._middles: list[tuple[FloatArray, IntArray]] = []
         for place, column in enumerate(table.T):
             given = np.flatnonzero(np.isfinite(column))
             order = given[np.argsort(column[given], kind="stable")]
@@ -414,6 +416,8 @@ class OwnValues:
             if every.size < max(_VARIED * given.size, _RUN):
                 continue
             own = (counts == 1) & _has_digits(every)
+            middles = (every[1:] + every[:-1]) / 2
+            self._middles.append((_round_last(middles), np.where(own, order[first], -1)))
             values.append(every[own])
             records.append(order[first[own]])
             ranks.append(first[own])
@@ -448,6 +452,21 @@ class OwnValues:
             if at.sum() >= _RUN and (most or not _are_quantiles(np.sort(self._ranks[at]))):
                 found.append(self._records[at])
         return np.unique(np.concatenate(found))
+
+    def find_between(self, numbers: FloatArray) -> IntArray:
+        """Return the records whose values follow from numbers halfway between neighbouring values.
+
+        Each gap between two of these limits all other values, which is soon to many digits.
+        """
+        given = _round_last(np.unique(numbers[np.isfinite(numbers)]))
+        found = [np.zeros(0, np.int64)]
+        for middles, records in self._middles if given.size >= _RUN else ():
+            ends = np.flatnonzero(np.diff(np.r_[False, np.isin(middles, given), False]))
+            for start, stop in ends.reshape(-1, 2).tolist():
+                if stop - start >= _CHAIN:
+                    found.append(records[start : stop + 1])
+        every = np.unique(np.concatenate(found))
+        return every[every >= 0]
 
 
 def _has_digits(values: FloatArray) -> BoolArray:

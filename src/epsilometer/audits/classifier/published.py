@@ -1,6 +1,7 @@
 """Audit a model that is to be published: what classifiers and regressors have in common."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -50,7 +51,7 @@ from epsilometer.engine.shards import Arrays, check_arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import clusters
 from epsilometer.stats.score_finding import round_threshold
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 LISTED = 1000  # records in a result
 USUAL_ATTACKS = ("loss", "lira", "rmia")
@@ -169,9 +170,11 @@ class PublishedTask:
         confidence: Confidence of the verdict.
         delta: δ of the bounds shown with attacks.
         seed: Seed of all randomness.
+        asked: Rows of the records that attacks ask about; None: all.
     """
 
     subject: PublishedModel
+    asked: IntArray | None = None
 
     def __init__(self, subject: PublishedModel, request: Request, size: int) -> None:
         self.subject, self.request, self.size = subject, request, size
@@ -190,6 +193,11 @@ class PublishedTask:
     def parts(self) -> tuple[str, ...]:
         """The parts of the work, in order."""
         raise NotImplementedError
+
+    @property
+    def attacked(self) -> Any:
+        """What picks the records that attacks ask about from all."""
+        return slice(None) if self.asked is None else self.asked
 
     @property
     def first_row(self) -> int:
@@ -406,21 +414,24 @@ class PublishedResults:
         rows = [
             (
                 rank,
-                int(record) + task.first_row,
+                record + task.first_row,
                 "" if names is None else names[record],
                 *(() if classes is None else (str(classes[record]),)),
                 float(risk[index]),
-                "" if self.attacked is None else float(self.attacked[record]),
+                "" if (right := self.rate_attack(record)) is None else right,
             )
             for rank, index in enumerate(self.order.tolist(), start=1)
-            for record in [records[index]]
+            for record in [int(records[index])]
         ]
         middle = () if classes is None else ("class",)
         return to_csv_text(("rank", "row", "name", *middle, "risk", "attacked"), rows)
 
     @cached_property
     def attacked(self) -> FloatArray | None:
-        """How often the strongest attack is right about each record, over the attacked models."""
+        """How often the strongest attack is right about each record, over the attacked models.
+
+        It is nan of records that no attack asked about.
+        """
         names = self.task.subject.attack_names
         if not names:
             return None
@@ -431,15 +442,23 @@ class PublishedResults:
             right: FloatArray = (said == found["member"]).mean(axis=0)
             return right
 
-        return max(map(measure, names), key=lambda right: float(right.mean()))
+        every = np.full(self.task.size, np.nan)
+        every[self.task.attacked] = max(map(measure, names), key=lambda right: float(right.mean()))
+        return every
+
+    def rate_attack(self, record: int) -> float | None:
+        """Return how often the strongest attack is right about a record; None: it was not asked."""
+        rate = math.nan if self.attacked is None else float(self.attacked[record])
+        return None if math.isnan(rate) else rate
 
     def _name(self, name: str) -> str:
         """Return the attack as it calls itself."""
         return str(self.found["attacks"][f"named {name}"])
 
-    def _split(self, name: str, at: Any = slice(None)) -> clusters.Observed:
+    def _split(self, name: str, some: BoolArray | None = None) -> clusters.Observed:
         """Return scores of some records, by record where several models were attacked."""
         found = self.found["attacks"]
+        at = slice(None) if some is None else some[self.task.attacked]
         values, member = found[f"scores {name}"][:, at], found["member"][:, at]
         if len(member) > 1:
             return clusters.ScoresByRecord.from_models(values, member)
@@ -490,6 +509,7 @@ class PublishedResults:
                 limit=task.subject.limit,
                 scores=None if strongest is None else partial(self._split, strongest[1]),
                 member=None if strongest is None else self.found["attacks"]["member"][0],
+                attacked=task.attacked,
                 confidence=task.confidence,
             )
         )

@@ -19,6 +19,7 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _Link: TypeAlias = Literal["logistic", "softmax", "squares"]
 _TRIED = 300  # records
+_OUTPUTS = 8  # of a model of several numbers
 _CLOSE = 0.05  # standard deviations of a column by which a rebuilt value may be off
 _CHANCE = 1e-3  # probability below which it is no accident that records were hit
 
@@ -58,7 +59,8 @@ def rebuild_records(
 
     A record counts as rebuilt where each column is within 5 % of its standard deviation. Of two
     columns that happens to strangers too, and hits that their number explains are not counted.
-    ``codes`` are places of classes; of a regressor, its targets.
+    ``codes`` are places of classes; of a regressor, its targets. Of several outputs, each is tried
+    as if it were the only one.
 
     Example:
         >>> from sklearn.linear_model import RidgeClassifier
@@ -66,10 +68,12 @@ def rebuild_records(
         >>> rebuild_records(RidgeClassifier().fit(X, y), X, y)
         Rebuilt(hits=50, tried=50)
     """
+    if codes.ndim == 2:
+        return _rebuild_by_outputs(model, reached, codes, seed=seed)
     read = _READERS.get(identify(model))
     features = reached
     if read is not None and hasattr(reached, "tocsr") and hasattr(model, "coef_"):
-        used = np.flatnonzero(reached.tocsr().getnnz(axis=0))  # others have no part in anything
+        used = np.flatnonzero(np.diff(reached.tocsc().indptr))  # others have no part in anything
         features, model = reached.tocsr()[:, used].toarray(), copy.copy(model)
         model.coef_ = model.coef_[..., used]
     try:
@@ -108,6 +112,21 @@ def rebuild_records(
             guesses = [gradient / at_intercept[rows, largest][:, None]]
     hits = max(_count_hits(each[:, known] / spread, true) for each in guesses)
     return Rebuilt(hits, tried.size)
+
+
+def _rebuild_by_outputs(
+    model: Any, reached: Any, targets: IntArray | FloatArray, *, seed: int
+) -> Rebuilt | None:
+    """Return what the most telling of several outputs tells; a model may have one of them alone."""
+    found = []
+    for place in range(min(targets.shape[1], _OUTPUTS)):
+        one = copy.copy(model)
+        for name in ("coef_", "intercept_"):
+            values = np.asarray(getattr(model, name, 0.0))
+            if values.ndim == 1 + (name == "coef_") and len(values) == targets.shape[1]:
+                setattr(one, name, values[place])
+        found.append(rebuild_records(one, reached, targets[:, place], seed=seed))
+    return max((each for each in found if each), key=lambda each: each.hits, default=None)
 
 
 def _solve_residuals(
@@ -230,17 +249,21 @@ def _read_ridge(model: Any, features: FloatArray, codes: IntArray) -> _Linear | 
 
 
 def _read_regression(model: Any, features: FloatArray, targets: FloatArray) -> _Linear | None:
-    """Read least squares and ridge of one target."""
+    """Read least squares of one target, with an l2 or l1 penalty."""
     if not model.fit_intercept or targets.ndim != 1 or np.size(model.coef_) != features.shape[1]:
         return None
     coefficients = np.reshape(model.coef_, (1, -1))
     decision = features @ coefficients.T + np.ravel(model.intercept_)
     penalty = np.ravel(getattr(model, "alpha_", getattr(model, "alpha", 0.0)))[0]
+    share, known = 0.0, np.ones(features.shape[1], bool)
+    if identify(model) in _ABSOLUTE:
+        share = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
+        known, penalty = coefficients[0] != 0, penalty * targets.size
     return _Linear(
         decision - targets[:, None],
-        penalty * coefficients,
+        penalty * ((1 - share) * coefficients + share * np.sign(coefficients)),
         np.zeros(1),
-        np.ones(features.shape[1], bool),
+        known,
         np.ones(targets.size),
         "squares",
     )
@@ -263,6 +286,7 @@ def _read_svc(model: Any, features: FloatArray, codes: IntArray) -> _Linear | No
     )
 
 
+_ABSOLUTE = tuple(f"sklearn.{name}" for name in ("Lasso", "LassoCV", "ElasticNet", "ElasticNetCV"))
 _READERS: dict[str, Callable[[Any, FloatArray, Any], _Linear | None]] = {
     "sklearn.LinearRegression": _read_regression,
     "sklearn.Ridge": _read_regression,
@@ -272,4 +296,5 @@ _READERS: dict[str, Callable[[Any, FloatArray, Any], _Linear | None]] = {
     "sklearn.RidgeClassifier": _read_ridge,
     "sklearn.RidgeClassifierCV": _read_ridge,
     "sklearn.LinearSVC": _read_svc,
+    **dict.fromkeys(_ABSOLUTE, _read_regression),
 }

@@ -15,6 +15,7 @@ from epsilometer.audits.classifier.release import NoRecordInAnswers, NoRecordInF
 from epsilometer.audits.classifier.sklearn_models import (
     clone_estimator,
     count_rows,
+    list_last,
     take_rows,
 )
 from epsilometer.audits.classifier.subject import Classifier
@@ -188,7 +189,7 @@ def _drop_records(subject: Classifier, riskiest: IntArray, exposed: int) -> Iter
 
 def _smooth(subject: Classifier) -> Iterator[_Change]:
     estimator = clone_estimator(subject.estimator)
-    *_, last = _list_last(estimator)
+    *_, last = list_last(estimator)
     params = last.get_params(deep=False) if hasattr(last, "get_params") else {}
     changed = {
         name: smoother(params[name], count_rows(subject.X) // 2)
@@ -205,7 +206,7 @@ def _smooth(subject: Classifier) -> Iterator[_Change]:
 def _train_privately(subject: Classifier) -> Iterator[_Change]:
     for epsilon in EPSILONS:
         estimator = clone_estimator(subject.estimator)
-        *before, last = _list_last(estimator)
+        *before, last = list_last(estimator)
         if isinstance(last, PrivateClassifier):
             return
         private: Any = PrivateClassifier(epsilon)
@@ -219,13 +220,6 @@ def _train_privately(subject: Classifier) -> Iterator[_Change]:
             private = _scale_first(private)
         changed = replace(subject, estimator=private)
         yield f"Train with differential privacy, ε = {epsilon:g}.", changed
-
-
-def _list_last(estimator: Any) -> Iterator[Any]:
-    """Yield a pipeline, those inside its last step, and the last estimator."""
-    yield estimator
-    if isinstance(getattr(estimator, "steps", None), list):
-        yield from _list_last(estimator.steps[-1][1])
 
 
 def _is_numeric(X: Any) -> bool:  # noqa: N803

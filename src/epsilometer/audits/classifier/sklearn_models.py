@@ -107,6 +107,8 @@ def take_rows(X: Any, chosen: Any) -> Any:  # noqa: N803
     """Return some rows of an array, a sparse matrix or a table with ``iloc``."""
     if hasattr(X, "iloc"):
         return X.iloc[chosen]
+    if getattr(X, "format", "csr") not in ("csr", "csc"):  # others have no rows to take
+        return X.tocsr()[chosen]
     return (X if hasattr(X, "shape") else np.asarray(X))[chosen]
 
 
@@ -178,6 +180,7 @@ class FitEstimator:
     Every ``random_state`` in it, those of its parts too, is set from the seed.
 
     Guarantee: the estimator itself is not changed; a class absent from training has ln p = −inf.
+        Records of one class alone, which many estimators refuse, make that class certain.
 
     Attributes:
         estimator: With ``fit`` and ``predict_proba``; or ``decision_function``, see
@@ -191,7 +194,14 @@ class FitEstimator:
     def __call__(self, X: Any, y: IntArray, seed: int) -> Callable[[Any], FloatArray]:  # noqa: N803
         """Train on these records, and return what predicts."""
         model = clone_with_seed(self.estimator, seed)
-        model.fit(X, self.classes[y])
+        try:
+            model.fit(X, self.classes[y])
+        except Exception:
+            if np.unique(y).size > 1:
+                raise
+            # which many refuse to learn: what is left is certain
+            sure = np.where(np.arange(self.classes.size) == y[0], 0.0, -np.inf)
+            return lambda queries: np.tile(sure, (count_rows(queries), 1))
         return lambda queries: predict_logs(model, queries, classes=self.classes)
 
 
@@ -352,6 +362,13 @@ def unwrap_pipeline(
 def _list_steps(pipeline: Any) -> list[Any]:
     *before, (_, last) = pipeline.steps
     return [*(step for _, step in before if step is not None and step != "passthrough"), last]
+
+
+def list_last(estimator: Any) -> Iterator[Any]:
+    """Yield a pipeline, those inside its last step, and the last estimator."""
+    yield estimator
+    if isinstance(getattr(estimator, "steps", None), list):
+        yield from list_last(estimator.steps[-1][1])
 
 
 def is_stateless(step: Any, X: Any) -> bool:  # noqa: N803

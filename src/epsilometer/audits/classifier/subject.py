@@ -35,6 +35,7 @@ from epsilometer.audits.classifier.sklearn_models import (
     Preprocessing,
     Unwrapped,
     check_choice,
+    list_last,
     read_labels,
     unwrap_pipeline,
 )
@@ -46,14 +47,16 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 PublishedAs: TypeAlias = Literal["file", "api", "labels"]
+_QUERIES = 9  # number of the random stream that draws whom attacks ask about
 _STEPS = 25  # measurements of a removal plan
 MOST_BYTES = 4 << 30  # of predictions of shadows
 _LEAST_RECORDS = 320  # of which an eighth is enough to train on
-_MOST_RECORDS = 20_000  # beyond which no removal plan is made unless asked
+_MOST_RECORDS = 20_000  # beyond which less is done unless asked, and no removal plan made
 # What is done unasked must take minutes on tables of any size.
-_REFITTED = 2_000_000  # rows of all models that are fitted without a record
+_REFITTED = 2_000_000  # rows of all models that are fitted without a record; half of large tables
 _COMPARED = 400_000_000  # rows of all that are computed, where each is computed from all others
-_FEWEST = 40  # records that are left out, however many there are
+_FEWEST = 24  # records that are left out, however many there are
+_ASKED = 8_192  # records about which attacks ask, where each answer looks at all
 _REMEDIES = ((5_000, 9), (20_000, 2))  # up to so many records, so many remedies
 
 
@@ -83,9 +86,9 @@ class Classifier(PublishedModel):
         records: Records to leave out one by one: row numbers, ``"all"``, or ``"sample:500"`` for
             500 by chance. ``"screen:500"`` takes the 250 that a screen ranks highest and 250 by
             chance. None: all of small tables. Of larger ones a screen chooses so many that their
-            number times that of the records is 2 million. For nearest neighbours it is 400 million,
-            and for logistic regression where leaving out one record looks at all others. Other
-            exact families leave out all.
+            number times that of the records is 2 million, or 1 million of more than 20,000, at
+            least 24. For nearest neighbours it is 400 million, and for logistic regression where
+            leaving out one record looks at all others. Other exact families leave out all.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
             (``"refit"``), or held as fitted to all (``"fixed"``).
         patience: Seconds that refits may take; more is refused before it begins.
@@ -214,6 +217,7 @@ class ClassifierTask(PublishedTask):
         groups: Column → group of each record.
         target: ln p of a model that is there already, and who was in it; None: models of the pool.
         records: Which are left out: row numbers, a number of them by a screen, or None for all.
+        asked: Rows of the records that attacks ask about; None: all.
         remedies: How many remedies that need new models are carried out, at most.
         removal: Measurements of the removal plan; 0: there is none.
     """
@@ -233,8 +237,17 @@ class ClassifierTask(PublishedTask):
             log_proba, member = subject.target
             self.target = np.asarray(log_proba, np.float64), np.asarray(member, bool)
         self.records = _choose_usual(subject, self.codes.size)
+        self.asked = self._choose_asked()
         self.remedies = _count_remedies(subject, self.codes.size)
         self.removal = _count_measurements(subject, self.codes.size)
+
+    def _choose_asked(self) -> IntArray | None:
+        """Draw the records that attacks ask about, where asking about all takes long."""
+        family = family_of([*list_last(self.subject.estimator)][-1])
+        if family is None or not family.searches or self.codes.size <= _ASKED:
+            return None
+        drawn = self.stream(_QUERIES).choice(self.codes.size, _ASKED, replace=False)
+        return np.sort(drawn).astype(np.int64)
 
     @property
     def _can_extrapolate(self) -> bool:
@@ -311,7 +324,9 @@ def _choose_usual(subject: Classifier, n: int) -> Any:
     if records is None:
         exact = _find_exact(subject)
         family = None if exact is None else exact[0]
-        rows = _REFITTED if family is None else _COMPARED if family.compares_all else n * n
+        rows = _REFITTED if n <= _MOST_RECORDS else _REFITTED // 2
+        if family is not None:
+            rows = _COMPARED if family.compares_all else n * n
         size = max(_FEWEST, rows // n)
         few = size >= n or (exact is not None and exact[1]().count_compared() * n <= rows)
         return None if few else f"screen:{size}"

@@ -22,10 +22,10 @@ from epsilometer.stats import clusters
 
 pytest.importorskip("sklearn")
 from sklearn.cluster import KMeans
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.dummy import DummyRegressor
 from sklearn.ensemble import IsolationForest
-from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -124,7 +124,46 @@ def test_the_last_record_is_computed_from_coefficients() -> None:
     found = audit(LinearRegression(), attacks=())
     (worst, *_) = found.find(RuleFinding)
     assert "computes the records of 300 of 300 people" in worst.finding
-    assert audit(LinearRegression(), attacks=(), published_as="api").verdict == judge.RELEASE
+
+
+TOLD: dict[str, tuple[Any, int]] = {
+    "least squares": (LinearRegression(), 1),
+    "scaled": (make_pipeline(StandardScaler(), Ridge()), 1),
+    "several": (Ridge(), 3),
+    "absolute": (Lasso(0.05, tol=1e-10), 1),
+    "logarithms": (TransformedTargetRegressor(Ridge(), func=np.sinh, inverse_func=np.arcsinh), 1),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_answers_of_linear_models_tell_what_their_files_do(name: str) -> None:
+    estimator, outputs = TOLD[name]
+    X, y = people(300, outputs=outputs)  # noqa: N806
+    for published_as, rule in (
+        ("file", "no record in the model's file"),
+        ("api", "no record computed from answers"),
+    ):
+        subject = em.Regressor(estimator, X, y, published_as=published_as, attacks=())
+        assert outcomes(em.audit(subject, engine=HERE))[rule] == "fail"
+
+
+def test_rounded_answers_are_not_passed_untried() -> None:
+    how: Any = {"published_as": "api", "attacks": (), "rounding": 5.0}
+    found = audit(LinearRegression(), **how)
+    assert outcomes(found)["no record computed from answers"] == "unclear"
+    tree = outcomes(audit(DecisionTreeRegressor(max_leaf_nodes=3), **how))
+    assert tree["no record computed from answers"] == "pass"
+
+
+def test_a_bad_model_is_no_unit_of_its_own_changes() -> None:
+    """It always says the greatest number, which is one person's, and errs by as much."""
+    X, y = people()  # noqa: N806
+    numbers = np.where(np.arange(200) == 7, 500.0, y)
+    greatest = DummyRegressor(strategy="quantile", quantile=1.0)
+    found = em.audit(
+        em.Regressor(greatest, X, numbers, published_as="api", attacks=()), engine=em.InProcess()
+    )
+    assert found.verdict == "do not release"
 
 
 def test_a_constant_is_spared() -> None:
@@ -275,7 +314,7 @@ def test_the_command_judges_a_table(tmp_path: Path) -> None:
     table = write(tmp_path / "people.csv")
     call = ["regressor", str(table), "--label", "pay", "--attacks", "none", "--group", "job"]
     call += ["--engine", "in-process", "--quiet", "--out", str(tmp_path / "run")]
-    kept = CliRunner().invoke(main, [*call, "--published-as", "api", "--rounding", "100"])
+    kept = CliRunner().invoke(main, [*call, "--published-as", "api", "--noise", "100"])
     assert kept.exit_code == 0, kept.output
     found = em.load(tmp_path / "run" / "result.json")
     assert found.verdict == judge.RELEASE

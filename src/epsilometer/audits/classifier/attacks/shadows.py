@@ -261,6 +261,7 @@ def shadow_pool(
     models: int = 20,
     draw: Draw = "coins",
     keep: Keep = "all",
+    asked: IntArray | None = None,
     seed: int = 0,
     engine: Engine | None = None,
     directory: Path | str | None = None,
@@ -284,6 +285,8 @@ def shadow_pool(
             ``"halves"`` takes halves of equal size, as the paper does.
         keep: ``"own"`` keeps two numbers per record instead of one per class: ln p of its own label
             and of all others together, which is all that LiRA, RMIA and loss thresholds need.
+        asked: Rows of the records that models are asked about, and that the pool then has; None:
+            all. Models are trained on halves of all.
         seed: Seed from which records and the seeds of training are drawn.
         engine: What executes training, processes of this machine by default; a model is a unit.
         directory: Where the pool lives, so that the same call can finish or extend it.
@@ -323,15 +326,17 @@ def shadow_pool(
         classes=classes.size,
         draw=draw,
         keep=keep,
+        asked=asked,
         seed=seed,
         records=n,
     )
+    at = slice(None) if asked is None else asked
     found = train_halves(training, models, directory, engine=engine, listen=listen)
     accuracy = np.stack([arrays["accuracy"] for arrays in found])
     return ShadowPool(
         log_proba=np.stack([arrays["log_proba"] for arrays in found]),
-        member=np.stack([training.members(model) for model in range(models)]),
-        labels=places,
+        member=np.stack([training.members(model)[at] for model in range(models)]),
+        labels=places[at],
         classes=classes,
         train_accuracy=accuracy[:, 0],
         test_accuracy=accuracy[:, 1],
@@ -392,6 +397,7 @@ class Training(Halves):
         labels: Places of their labels among the classes.
         classes: How many.
         keep: What is kept of predictions.
+        asked: Rows that models are asked about; None: all.
     """
 
     fit: Fit
@@ -399,6 +405,7 @@ class Training(Halves):
     labels: IntArray
     classes: int
     keep: Keep
+    asked: IntArray | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return how models are trained, and what is kept."""
@@ -409,21 +416,26 @@ class Training(Halves):
         features = self.features
         if hasattr(features, "iloc"):  # a table: by its columns, whatever it keeps beside them
             features = {str(name): np.asarray(features[name]) for name in features.columns}
-        return fingerprint([self.fit, features, self.labels])
+        asked = () if self.asked is None else (self.asked,)
+        return fingerprint([self.fit, features, self.labels, *asked])
 
     def train(self, member: BoolArray, seed: int) -> Arrays:
-        """Train one model, and ask it about all records."""
+        """Train one model, and ask it about the records."""
         rows = np.flatnonzero(member)
         predict = self.fit(take_rows(self.features, rows), self.labels[rows], seed)
-        log_proba = np.asarray(predict(self.features), np.float64)
-        if log_proba.shape != (self.labels.size, self.classes):
+        features, labels = self.features, self.labels
+        if self.asked is not None:
+            features, labels = take_rows(features, self.asked), labels[self.asked]
+            member = member[self.asked]
+        log_proba = np.asarray(predict(features), np.float64)
+        if log_proba.shape != (labels.size, self.classes):
             raise InvalidArgument(
-                f"Expected predictions of shape {(self.labels.size, self.classes)}, got "
+                f"Expected predictions of shape {(labels.size, self.classes)}, got "
                 f"{log_proba.shape}. A class that a shadow never saw has ln p = -inf."
             )
         _check_logs(log_proba)
-        accuracy = np.array(_measure_accuracy(log_proba.argmax(axis=1) == self.labels, member))
-        kept = log_proba if self.keep == "all" else own_and_rest(log_proba, self.labels)
+        accuracy = np.array(_measure_accuracy(log_proba.argmax(axis=1) == labels, member))
+        kept = log_proba if self.keep == "all" else own_and_rest(log_proba, labels)
         return {"log_proba": kept.astype(np.float32), "accuracy": accuracy}
 
 

@@ -127,6 +127,8 @@ class Family:
             refitted; None where they need not.
         compares_all: Whether leaving one record out may take a look at all others
             (``Removable.count_compared``).
+        searches: Whether every answer looks at all records, so that asking about all of them takes
+            time as the square of their number.
         fit_scaled: ``fit_scaled(estimator, peeled, y)`` fits it behind preprocessing, which changes
             with each record (``scaling.peel_scaling``); None where that is not known.
         refuses_scaled: ``refuses_scaled(estimator, peeled)`` tells whether it has to be refitted
@@ -137,6 +139,7 @@ class Family:
     fit: Callable[[Any, Any, Any], Removable]
     refuses: Callable[[Any, Any, Any], str | None] = _refuse_nothing
     compares_all: bool = False
+    searches: bool = False
     fit_scaled: Callable[[Any, Any, Any], Removable] | None = None
     refuses_scaled: Callable[[Any, Any], bool] = lambda estimator, peeled: False
 

@@ -150,6 +150,7 @@ NEIGHBOURS = Family(
     NearestLabels,
     _refuse,
     compares_all=True,
+    searches=True,
     fit_scaled=ScaledNeighbours,
     refuses_scaled=_refuse_scaled,
 )

@@ -38,7 +38,7 @@ from epsilometer.types import FloatArray, IntArray
 
 PATIENCE = 3600.0  # seconds of refits that are begun without being asked for
 _SAID = 60.0  # seconds from which on it is said how long it will take
-_SHORT = 5.0  # seconds of a fit that may be tried twice
+_SHORT = 1.0  # seconds of a fit that may be tried twice
 _UNITS, _MOST = 64, 50  # units to aim at, and records in one at most
 _LONGEST = 160  # letters of a warning
 _DRAWS = (

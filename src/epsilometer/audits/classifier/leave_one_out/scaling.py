@@ -348,7 +348,8 @@ def _fill_by_commonest(column: FloatArray) -> FloatArray:
 
 def _rotate(step: Any, part: _Part) -> _Part | None:
     """Keep columns as they are where all components are kept: that is a rotation."""
-    whole = step.n_components is None and not step.whiten
+    # of which arpack leaves one out
+    whole = step.n_components is None and not step.whiten and step.svd_solver != "arpack"
     if part.rotated or not whole or not _is_numeric(part.table):
         return None
     table = np.asarray(part.table, np.float64)

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from epsilometer.audits.classifier.advice import RECORDS
+from epsilometer.audits.classifier.leaks import read_leaks
 from epsilometer.audits.classifier.published import LISTED, PublishedResults
 from epsilometer.audits.classifier.regression.residuals import show_predictions
 from epsilometer.audits.classifier.regression.subject import RegressorTask
@@ -57,7 +58,11 @@ class RegressorResults(PublishedResults):
         usual = np.median(errors, axis=0)
         # Where most are predicted exactly, the mean error is no unit of 0
         usual = np.where(usual > 0, usual, errors.mean(axis=0))
-        spread = self.task.targets.values.std(axis=0)
+        values = self.task.targets.values
+        spread = values.std(axis=0)
+        # A model that is worse than a constant errs so much that any change would seem small
+        blind = np.median(np.abs(values - np.median(values, axis=0)), axis=0)
+        usual = np.where(blind > 0, np.minimum(usual, blind), usual)
         units = np.where(usual > 0, usual, np.where(spread > 0, spread, 1.0))
         return units, "the model's median error on records outside training"
 
@@ -97,6 +102,7 @@ class RegressorResults(PublishedResults):
                 for name in self.task.subject.attack_names
             ],
             leaks=self.leaks,
+            answers=read_leaks(self.found.get("extraction")),
         )
 
     def _summarise(self) -> PredictionChange:
@@ -133,7 +139,7 @@ class RegressorResults(PublishedResults):
                 shown=float(self.risk[index]),
                 unbinned=float(self.risk[index]),
                 floor=None if floor is None else float(floor[index]),
-                attacked=None if self.attacked is None else float(self.attacked[records[index]]),
+                attacked=self.rate_attack(int(records[index])),
             )
             for place, index in enumerate(self.order[:LISTED].tolist())
         )
@@ -170,7 +176,10 @@ class RegressorResults(PublishedResults):
                 "They may stand out because of a mistake in the data."
             )
         if result.verdict == judge.DO_NOT_RELEASE and self.task.subject.published_as == "file":
-            yield "Audit an API instead of the file, with predictions rounded or with noise."
+            yield (
+                "Audit an API instead of the file, with noise; rounding is enough where the model "
+                "is not linear."
+            )
         if result.verdict == judge.CANNOT_TELL:
             yield "To decide, measure more: all records, more shadow models, more data."
         if result.verdict == judge.RELEASE:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from epsilometer.audits.classifier.attacks.evaluation import RecordScores
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import train_halves
+from epsilometer.audits.classifier.extraction import compute_from_numbers
 from epsilometer.audits.classifier.leaks import Leak, write_leaks
 from epsilometer.audits.classifier.model_file import search_model
 from epsilometer.audits.classifier.model_state import walk_state
@@ -29,12 +30,15 @@ from epsilometer.audits.classifier.regression.residuals import (
 )
 from epsilometer.audits.classifier.regression.subject import Regressor, RegressorTask
 from epsilometer.audits.classifier.regression.targets import FitRegressor, Targets
+from epsilometer.audits.classifier.sklearn_models import identify
 from epsilometer.core.audit import Audit
 from epsilometer.engine.request import Request
 from epsilometer.engine.shards import Arrays
+from epsilometer.types import FloatArray
 
 SUBJECTS = (Regressor,)
 _SHOWN = 9  # number of the random stream of an API's noise
+_NOT_TRIED = "Whether records follow from the mean of many answers was not tried."
 
 
 def run_audit(subject: Regressor, request: Request) -> Audit:
@@ -54,7 +58,12 @@ class RegressorJob(PublishedJob):
     @property
     def work(self) -> Mapping[str, Callable[[], Arrays]]:
         """What computes each part."""
-        return {"leave-one-out": self._leave_out, "attacks": self._attack, "file": self._search}
+        return {
+            "leave-one-out": self._leave_out,
+            "attacks": self._attack,
+            "file": self._search,
+            "extraction": self._search_answers,
+        }
 
     def collect(self, found: Mapping[str, Arrays]) -> RegressorResults:
         """Return what the parts found, on its way to a result."""
@@ -122,23 +131,66 @@ class RegressorJob(PublishedJob):
         arrays |= write_scores(subject.attack_names, score)
         return arrays
 
-    def _search(self) -> Arrays:
-        task = self.task
+    def _fit_published(self) -> tuple[Any, FloatArray]:
+        """Return the model that is to be published, and what it was fitted to."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the same as with each record left out, said there
-            model = self._fit.fit(slice(None), seed=task.seed, overwrite=False)
-        targets = task.targets
-        flat = targets.values[:, 0] if targets.outputs == 1 else targets.values
-        leaks = search_model(
-            model,
-            task.subject.X,
-            np.zeros(targets.records, np.int64),
-            content=task.content,
-            targets=flat if targets.times is None else None,
-            seed=task.seed,
+            model = self._fit.fit(slice(None), seed=self.task.seed, overwrite=False)
+        targets = self.task.targets
+        return model, targets.values[:, 0] if targets.outputs == 1 else targets.values
+
+    def _search_answers(self) -> Arrays:
+        """Compute records from answers as they are shown, where these have no noise."""
+        subject = self.task.subject
+        if subject.noise is not None or self.task.targets.times is not None:
+            return write_leaks([Leak(kind="statistics", records=0, finding=_NOT_TRIED)])
+        model, flat = self._fit_published()
+        said = show_predictions(
+            np.asarray(model.predict(self._fit.features), np.float64),
+            rounding=subject.rounding,
+            noise=None,
+            rng=self.task.stream(_SHOWN),
         )
+        inner, flat, said = unwrap_target(model, flat, said)
+        return write_leaks(compute_from_numbers(inner, subject.X, flat, said, seed=self.task.seed))
+
+    def _search(self) -> Arrays:
+        task = self.task
+        model, flat = self._fit_published()
+        targets = task.targets
+        leaks = self._search_model(model, flat if targets.times is None else None, task.content)
+        inner, flat, _ = unwrap_target(model, flat, flat)
+        if inner is not model:  # what it was fitted to are other numbers
+            known = self._search_model(inner, flat, None)
+            leaks = (*(leak for leak in known if leak.kind == "rebuilt"), *leaks)
         leaks = (*find_targets(model, targets), *leaks)
         return write_leaks(leaks)
+
+    def _search_model(
+        self, model: Any, targets: FloatArray | None, content: bytes | None
+    ) -> tuple[Leak, ...]:
+        return search_model(
+            model,
+            self.task.subject.X,
+            np.zeros(self.task.size, np.int64),
+            content=content,
+            targets=targets,
+            seed=self.task.seed,
+        )
+
+
+def unwrap_target(
+    model: Any, targets: FloatArray, answers: FloatArray
+) -> tuple[Any, FloatArray, FloatArray]:
+    """Return the model inside a ``TransformedTargetRegressor``, with numbers as it knows them."""
+    if identify(model) != "sklearn.TransformedTargetRegressor":
+        return model, targets, answers
+    found = [
+        np.asarray(model.transformer_.transform(each.reshape(len(each), -1)), np.float64)
+        for each in (targets, answers)
+    ]
+    known, said = (each[:, 0] if each.shape[1] == 1 else each for each in found)
+    return model.regressor_, known, said
 
 
 def find_targets(model: Any, targets: Targets) -> tuple[Leak, ...]:

@@ -20,6 +20,7 @@ from epsilometer.audits.classifier.release import (
     AdvantageAtMost,
     CaughtAtMost,
     ChangeAtMost,
+    NoRecordInAnswers,
     NoRecordInFile,
     ReleaseRule,
 )
@@ -33,6 +34,7 @@ PublishedAs: TypeAlias = Literal["file", "api"]
 ATTACKS = ("loss", "lira", "rmia", "lira-offline")  # those that need residuals alone
 RULES: tuple[ReleaseRule, ...] = (
     NoRecordInFile(),
+    NoRecordInAnswers(),
     ChangeAtMost(),
     AdvantageAtMost(),
     CaughtAtMost(),
@@ -144,8 +146,14 @@ class Regressor(PublishedModel):
 
     def list_usual_rules(self) -> tuple[ReleaseRule, ...]:
         """Return the rules that decide where none are given."""
-        measured = {NoRecordInFile: self.published_as == "file", ChangeAtMost: True}
-        return tuple(r for r in RULES if measured.get(type(r), bool(self.attack_names)))
+        return list_usual_rules(self.published_as, bool(self.attack_names))
+
+
+def list_usual_rules(published_as: str, attacked: bool) -> tuple[ReleaseRule, ...]:
+    """Return the default rules: one about everything that is measured."""
+    file = published_as == "file"
+    measured = {NoRecordInFile: file, NoRecordInAnswers: not file, ChangeAtMost: True}
+    return tuple(rule for rule in RULES if measured.get(type(rule), attacked))
 
 
 class RegressorTask(PublishedTask):
@@ -174,5 +182,6 @@ class RegressorTask(PublishedTask):
             "leave-one-out": True,
             "attacks": bool(self.subject.attack_names),
             "file": self.subject.has_rule(NoRecordInFile),
+            "extraction": self.subject.has_rule(NoRecordInAnswers),
         }
         return tuple(part for part, needed in wanted.items() if needed)

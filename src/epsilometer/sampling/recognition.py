@@ -241,7 +241,11 @@ def _recognise_fresh(seen: list[Epoch], records: int, trial: Trial) -> Recognise
     rate = float(sizes.mean()) / records
     spread = math.sqrt(rate * (1 - rate) / (sizes.size * records))
     tried = []
-    if abs(rate - size / records) <= 4 * spread:  # the rate may be the plain one
+    usual = -(-records // steps)  # the batch size of so many batches
+    if -(-records // usual) == steps and abs(rate - 1 / steps) <= 4 * spread:
+        fit = trial.of(Poisson(1 / steps, steps), seen, records, usual, _test_largest)
+        tried.append(replace(fit, sampler=Poisson()))
+    elif abs(rate - size / records) <= 4 * spread:
         tried.append(trial.of(Poisson(steps=number), seen, records, size, _test_largest))
     if not tried or tried[0].refuted:
         tried.append(trial.of(Poisson(rate, number), seen, records, size, _test_largest))

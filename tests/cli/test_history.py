@@ -109,7 +109,7 @@ def test_one_subject_is_followed(folder: Path) -> None:
         "v2",
         "v3",
     ]
-    assert "one that falls never proves more privacy" in done.stdout
+    assert "a falling bound never proves more privacy" in done.stdout
     page = (folder / "trend.html").read_text("utf-8")
     assert "1 audit followed over 3 results: 1 refuted or not to be released." in page
     plain = json.loads(call("trend", folder, "--json", "--by", "name").stdout)

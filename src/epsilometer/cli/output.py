@@ -50,7 +50,7 @@ def word_error(error: EpsilometerError) -> str:
 
 
 def show(*renderables: "RenderableType") -> None:
-    """Print text: with colours on a terminal, plain elsewhere, where sentences are not wrapped."""
+    """Print text: with colours on a terminal, plain elsewhere, a verdict on one line."""
     from rich import console
     from rich.text import Text
 
@@ -62,8 +62,8 @@ def show(*renderables: "RenderableType") -> None:
     # rich would exit with 1, which means refuted.
     screen.on_broken_pipe = _end_pipe  # type: ignore[method-assign]
     for renderable in renderables:
-        for part in getattr(renderable, "renderables", [renderable]):  # of a group
-            screen.print(part, soft_wrap=isinstance(part, Text) and wide is not None)
+        for place, part in enumerate(getattr(renderable, "renderables", [renderable])):
+            screen.print(part, soft_wrap=wide is not None and not place and isinstance(part, Text))
 
 
 def _end_pipe() -> None:

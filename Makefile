@@ -113,7 +113,8 @@ FRAMEWORK_PYTEST = OMP_NUM_THREADS=1 .venv-$(1)/bin/python -m pytest -q --doctes
 
 test-jax: .venv-jax/ready
 	KERAS_BACKEND=jax $(call FRAMEWORK_PYTEST,jax) tests/integrations/jax_privacy tests/networks/test_jax_trainer.py \
-	  tests/networks/test_trainer_contract.py src/epsilometer/integrations/jax_privacy src/epsilometer/networks/jax_trainer.py
+	  tests/networks/test_trainer_contract.py src/epsilometer/integrations/jax_privacy \
+	  src/epsilometer/networks/jax_trainer.py src/epsilometer/networks/jax_convolution.py
 
 test-lightning: .venv-lightning/ready
 	$(call FRAMEWORK_PYTEST,lightning) tests/integrations/lightning src/epsilometer/integrations/lightning.py

@@ -42,9 +42,11 @@ one canary, plain SGD) with PyTorch, whose layers have rules for gradients of si
 with JAX, which differentiates every example and compiles an epoch. Thousands of steps of single
 models per second, after one call of the same shape: of CPU time of all threads on a CPU, of wall
 time on a GPU. JAX's first call compiles for the seconds in the last column. The model decides the
-backend: a `torch.nn.Module` or a `JaxModel`. Convolutions whose weights differ from run to run are
-slow with JAX: LeNet-5 did not end in 290 s of a busy CPU, nor in 35 s of the GPU. With batches of
-20, JAX writes the gradient of every example to memory, which the rules of PyTorch's layers avoid.
+backend: a `torch.nn.Module` or a `JaxModel`. `jax.lax.conv` is slow where every run has its own
+weights: LeNet-5 with it did not end in 290 s of a busy CPU, nor in 35 s of the GPU. Here it has
+`epsilometer.networks.jax_convolution.convolve`, a product of matrices, which was not measured on
+the GPU. With batches of 20, JAX writes the gradient of every example to memory, which the rules of
+PyTorch's layers avoid.
 """
 
 
@@ -94,18 +96,18 @@ def make_lenet(classes: int) -> tuple[Any, Any]:
     import jax
     import jax.numpy as jnp
 
+    from epsilometer.networks.jax_convolution import convolve
+
     shapes = [(6, 1, 5, 5), (16, 6, 5, 5), (400, 120), (120, 84), (84, classes)]
 
-    def convolve(x: Any, weight: Any, bias: Any, padding: str) -> Any:
-        made = jax.lax.conv(x, weight, (1, 1), padding) + bias[:, None, None]
-        pooled = jax.lax.reduce_window(
-            jnp.tanh(made), 0.0, jax.lax.add, (1, 1, 2, 2), (1, 1, 2, 2), "VALID"
-        )
-        return pooled / 4
+    def pool(x: Any, weight: Any, bias: Any, padding: int) -> Any:
+        made = jnp.tanh(convolve(x, weight, padding=padding) + bias[:, None, None])
+        n, channels, height, width = made.shape
+        return made.reshape(n, channels, height // 2, 2, width // 2, 2).mean((3, 5))
 
     def apply(params: Any, x: Any) -> Any:
-        x = convolve(x, *params[0], "SAME")
-        x = convolve(x, *params[1], "VALID").reshape(len(x), -1)
+        x = pool(x, *params[0], padding=2)
+        x = pool(x, *params[1], padding=0).reshape(len(x), -1)
         for weight, bias in params[2:4]:
             x = jnp.tanh(x @ weight + bias)
         weight, bias = params[4]

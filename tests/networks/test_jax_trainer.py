@@ -9,6 +9,7 @@ import pytest
 
 import epsilometer as em
 from epsilometer.errors import InvalidArgument
+from epsilometer.networks.jax_convolution import convolve
 from epsilometer.networks.jax_trainer import JaxDPSGD, JaxModel, cross_entropy
 from epsilometer.networks.optimizers import SGD, Adam
 from epsilometer.networks.trainer import BACKENDS, find_backend, name_backend
@@ -85,6 +86,26 @@ def test_optimizers_do_what_those_of_torch_do(data: Any, optimizer: Any) -> None
         theirs.losses(*data, loss=torch_loss),
         rtol=1e-4,
     )
+
+
+@pytest.mark.parametrize(("rows", "columns", "padding"), [(3, 3, 0), (5, 2, 2), (1, 1, 0)])
+def test_convolutions_are_those_of_jax(rows: int, columns: int, padding: int, rng: Any) -> None:
+    images = rng.normal(size=(2, 3, 7, 8)).astype(np.float32)
+    weight = rng.normal(size=(4, 3, rows, columns)).astype(np.float32)
+
+    def by_jax(x: Any, w: Any) -> Any:
+        return jax.lax.conv_general_dilated(x, w, (1, 1), [(padding, padding)] * 2)
+
+    def ours(x: Any, w: Any) -> Any:
+        return convolve(x, w, padding=padding)
+
+    np.testing.assert_allclose(ours(images, weight), by_jax(images, weight), atol=1e-4)
+    found, expected = (
+        jax.grad(lambda x, w, f=f: (f(x, w) ** 2).sum(), (0, 1))(images, weight)
+        for f in (ours, by_jax)
+    )
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-2)
 
 
 def test_optimizers_of_optax_are_taken(data: Any, rng: np.random.Generator) -> None:

@@ -25,6 +25,7 @@ from epsilometer.sampling.samplers import is_poisson
 from epsilometer.types import BoolArray, FloatArray
 
 _NO_CANARIES = "No canaries were planted: batches are not drawn by plain Poisson sampling."
+_AFTER_CLIPPING = "Canaries were added after clipping, which they cannot test: replay() does."
 _UNKNOWN = Recognised(sampler=None, words="an unknown sampler", batch_size=1)
 
 
@@ -191,7 +192,7 @@ class Audited:
                 )
             )
         bound = self.watch.bound_epsilon(delta=request.known_delta, alpha=spent)
-        caveats = [] if self._seen else [_NO_CANARIES]
+        caveats = [_AFTER_CLIPPING] if self._seen else [_NO_CANARIES]
         if self.watch.lost:
             caveats.append(f"{self.watch.lost} steps had sums that are not finite.")
         return make_framework_audit(

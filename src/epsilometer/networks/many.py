@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -214,16 +215,9 @@ class ManyModels:
         try:
             while stop < self.runs:
                 start, stop = stop, min(stop + self._at_once, self.runs)
-                some = slice(start, stop)
                 self._bind(start, stop)
-                self._weigh_sums(
-                    x[some],
-                    y[some],
-                    loss=loss,
-                    weigh=lambda norms, own=keep[some]: (
-                        (clip / norms.add_(_TINY)).clamp_(max=1.0).mul_(own)
-                    ),
-                )
+                weigh = partial(_weigh_norms, clip=clip, keep=keep[start:stop])
+                self._weigh_sums(x[start:stop], y[start:stop], loss=loss, weigh=weigh)
         finally:
             self._bind(0, self.runs)
         return self.sums
@@ -580,6 +574,11 @@ def per_example(loss: Any) -> Loss:
         return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
 
     return each
+
+
+def _weigh_norms(norms: Tensor, *, clip: float, keep: Tensor) -> Tensor:
+    """Return by what gradients are multiplied to be clipped: 0 for those that do not count."""
+    return (clip / norms.add_(_TINY)).clamp_(max=1.0).mul_(keep)
 
 
 def _generator_state(tensor: Tensor) -> Tensor:

@@ -213,6 +213,13 @@ def _multiply(a: Tensor, b: Tensor) -> Tensor:
     return torch.bmm(a.float(), b.float())
 
 
+def round_down(weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return weights of a precision that are not larger: rounding must not clip too little."""
+    if dtype == torch.float32:
+        return weights
+    return weights.float().view(torch.int32).bitwise_and_(-(2**16)).view(torch.float32)
+
+
 def sum_of(parts: Any) -> Tensor:
     """Return the sum of tensors of one shape."""
     total: Tensor = sum(parts)

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -21,6 +22,7 @@ from epsilometer.networks.layers import (
     OwnParameters,
     Parameters,
     Tape,
+    round_down,
     sum_of,
 )
 from epsilometer.networks.modules import (
@@ -96,8 +98,8 @@ class ManyModels:
         for *_, start, stop in columns:
             self.used[start:stop] = True
         self._columns_of = columns
-        self._views: dict[tuple[int, int], list[tuple[Parameters, Parameters]]] = {}
-        self._at_once = 1  # models on a CPU; after a first step as many as fit its cache
+        self._views: dict[tuple[int, int], list[list[Parameters]]] = {}
+        self._at_once = 1 if device == "cpu" else runs  # after a first one as many as fit its cache
         self._bind(0, runs)
         self._expected = sum(
             len(layer.own) if isinstance(layer, OwnParameters) else 1 for _, layer in self._layers
@@ -209,19 +211,13 @@ class ManyModels:
         Returns:
             The sums, ``(runs, size)``: overwritten by the next call.
         """
-        at_once = self._at_once if self.device == "cpu" else self.runs
+        stop = 0
         try:
-            for start in range(0, self.runs, at_once):
-                some = slice(start, min(start + at_once, self.runs))
-                self._bind(some.start, some.stop)
-                self._weigh_sums(
-                    x[some],
-                    y[some],
-                    loss=loss,
-                    weigh=lambda norms, own=keep[some]: (
-                        (clip / norms.add_(_TINY)).clamp_(max=1.0).mul_(own)
-                    ),
-                )
+            while stop < self.runs:
+                start, stop = stop, min(stop + self._at_once, self.runs)
+                self._bind(start, stop)
+                weigh = partial(_weigh_norms, clip=clip, keep=keep[start:stop])
+                self._weigh_sums(x[start:stop], y[start:stop], loss=loss, weigh=weigh)
         finally:
             self._bind(0, self.runs)
         return self.sums
@@ -255,15 +251,16 @@ class ManyModels:
                 losses.sum(), [call.gave for call in calls], allow_unused=True
             )
         self._tape.calls.clear()
-        given = sum(call.gave.nbytes for call in calls)
-        self._at_once = max(1, int(_CACHED * len(x) / max(given, 1)))
+        if self.device == "cpu":
+            given = sum(call.gave.nbytes for call in calls)
+            self._at_once = max(1, int(_CACHED * len(x) / max(given, 1)))
         reached = [
             (call, back) for call, back in zip(calls, backs, strict=True) if back is not None
         ]
         with torch.no_grad(), use_precision(precision):
             measured = [call.layer.measure(call.given, back) for call, back in reached]
             norms = sum_of(squares for squares, _ in measured).sqrt_().view(len(x), -1)
-            weights = _round_down(weigh(norms), self._tape.dtype)
+            weights = round_down(weigh(norms), self._tape.dtype)
             parts = {call.part for call, _ in reached}
             if len(parts) < self._expected:
                 for sums in self._sums_of.values():
@@ -471,10 +468,7 @@ class ManyModels:
         """Hand every layer its views of the parameters and sums of some models."""
         if (start, stop) not in self._views:
             self._views[start, stop] = [
-                (
-                    self._view_layer(self.parameters[start:stop], layer),
-                    self._view_layer(self.sums[start:stop], layer),
-                )
+                [self._view_layer(flat[start:stop], layer) for flat in (self.parameters, self.sums)]
                 for _, layer in self._layers
             ]
         self._tape.runs = stop - start
@@ -582,11 +576,9 @@ def per_example(loss: Any) -> Loss:
     return each
 
 
-def _round_down(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return weights of a precision that are not larger: rounding must not clip too little."""
-    if dtype == torch.float32:
-        return weights
-    return weights.float().view(torch.int32).bitwise_and_(-(2**16)).view(torch.float32)
+def _weigh_norms(norms: Tensor, *, clip: float, keep: Tensor) -> Tensor:
+    """Return by what gradients are multiplied to be clipped: 0 for those that do not count."""
+    return (clip / norms.add_(_TINY)).clamp_(max=1.0).mul_(keep)
 
 
 def _generator_state(tensor: Tensor) -> Tensor:

@@ -321,7 +321,7 @@ def find_failed_attack(view: EpsilonFinding) -> str:
     between = [pair for pair in zip(curve.fpr, curve.fnr, strict=True) if 0 < pair[0] < 1]
     if math.isclose(attack.auc, 0.5) and not 0 < len(between) < _LEVELS:
         if not between:
-            return "All scores are equal, so that nothing was compared."
+            return "All scores are equal: nothing that could refute the claim was seen."
         if all(math.isclose(fpr + fnr, 1, abs_tol=2e-6) for fpr, fnr in between):
             return "Scores without the record equal those with it: the same were given twice."
     return ""

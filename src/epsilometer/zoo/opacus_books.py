@@ -4,6 +4,7 @@
 
 import math
 from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -154,6 +155,21 @@ def _accumulate_two_draws(training: Training) -> None:
 def _cut_large_batches(training: Training, features: Any, labels: Any) -> None:
     """Cut batches off at 20 records: without a record another one takes its place."""
     take_step(training, features[:20], labels[:20])
+
+
+@program("EPS-0172", part="loop")
+def _cycle_loader(training: Training) -> None:
+    """Go on with ``itertools.cycle``, which repeats the batches of the first epoch."""
+    batches = cycle(training.loader)
+    for _ in range(training.epochs * len(training.loader)):
+        training.step(training, *next(batches))
+
+
+@program("EPS-0173", part="step")
+def _leave_out_large_batches(training: Training, features: Any, labels: Any) -> None:
+    """Leave out what does not fit into memory: steps tell how many were drawn."""
+    if len(features) <= 26:
+        take_step(training, features, labels)
 
 
 # Books.

@@ -201,6 +201,20 @@ def _balance_classes(model: Any, features: Any, labels: Any) -> Any:
     return (losses * weights[labels]).mean()
 
 
+@program("EPS-0159", part="loss")
+def _mix_up_records(model: Any, features: Any, labels: Any) -> Any:
+    """Train on means of two records, as mixup does: each is in two of the gradients."""
+    answers = model((features + features.roll(1, dims=0)) / 2)
+    losses = [nn.functional.cross_entropy(answers, each) for each in (labels, labels.roll(1))]
+    return sum(losses) / 2
+
+
+@program("EPS-0160", part="loss", loss_reduction="sum")
+def _take_mean_as_sum(model: Any, features: Any, labels: Any) -> Any:
+    """Take the mean of the losses where the engine was told their sum: divided by those drawn."""
+    return nn.functional.cross_entropy(model(features), labels)
+
+
 @program("EPS-0156", part="kind")
 class _DivideByDrawn(DPOptimizer):
     """Divides by the number of records drawn in place of the expected one."""

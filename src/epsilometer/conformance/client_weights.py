@@ -74,7 +74,7 @@ class SampledUpdates:
 
     def thin(self, most: int) -> None:
         """Keep so many numbers at most."""
-        while len(self._rows) * self._rows[0].size > most:
+        while self._rows and len(self._rows) * self._rows[0].size > most:
             self._stride *= 2
             self._rows = [row[::2].copy() for row in self._rows]
 

@@ -227,7 +227,7 @@ class RoundSums:
         self._clipped = self._raw = self._weighted = self._heavy = np.zeros(0)
         self._moved = self.residual = self.raw = np.zeros(0)
         self.heavier = None
-        self.sample.thin(_KEPT)
+        self.sample.thin(max(_KEPT, 8 * self.replies**2))  # or no array is large enough
 
     def list_bare(self, released: Arrays) -> list[str]:
         """Return arrays that are not compared, and changed: integers, and those left out."""

@@ -70,7 +70,11 @@ class SampledUpdates:
         self.clients.append(client)
         self.norms.append(norm)
         self._examples.append(examples)
-        while len(self._rows) * self._rows[0].size > MOST_KEPT:
+        self.thin(MOST_KEPT)
+
+    def thin(self, most: int) -> None:
+        """Keep so many numbers at most."""
+        while self._rows and len(self._rows) * self._rows[0].size > most:
             self._stride *= 2
             self._rows = [row[::2].copy() for row in self._rows]
 

@@ -17,6 +17,7 @@ from epsilometer.types import FloatArray
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 _LEAST_RATE = 1e-6  # where there is no noise at all
+_KEPT = 1 << 19  # numbers of all updates, once a round has ended: 4 MiB
 COARSE = 1 / 256  # of the noise: rounding of single weights above it hides what is averaged
 
 
@@ -220,6 +221,13 @@ class RoundSums:
     def rescale(self, rate: float) -> FloatArray:
         """Return the residual, had the noisy mean been multiplied by a rate."""
         return np.asarray(self._moved / rate - self.mean / self.unit)
+
+    def shrink(self) -> None:
+        """Free what only the release of the round itself is compared with."""
+        self._clipped = self._raw = self._weighted = self._heavy = np.zeros(0)
+        self._moved = self.residual = self.raw = np.zeros(0)
+        self.heavier = None
+        self.sample.thin(max(_KEPT, 8 * self.replies**2))  # or no array is large enough
 
     def list_bare(self, released: Arrays) -> list[str]:
         """Return arrays that are not compared, and changed: integers, and those left out."""

@@ -182,8 +182,13 @@ class RoundWatch:
             self.skip(reason)
             return
         self.rounds += 1
-        self._bare.update(dict.fromkeys(ended.list_bare(released)))
+        self._check_round(ended, self._noise, same_client=same_client)
+        ended.shrink()
         self._sent.hold(ended, released, self.rounds)
+        self._bare.update(dict.fromkeys(ended.list_bare(released)))
+
+    def _check_round(self, ended: RoundSums, noise: StepWatch, *, same_client: bool) -> None:
+        """Check what was released in a round that has ended."""
         sigma = ended.accounted.noise_multiplier
         self._usual = ended.usual_examples
         alpha = self._level * _RATE / (self.rounds * (self.rounds + 1))
@@ -193,7 +198,7 @@ class RoundWatch:
             self._compare_means(ended)
             self._see_replaced(ended, scale=self._rates.spread)
             return
-        white = self._noise.see(
+        white = noise.see(
             ended.split(ended.residual),
             noise_multiplier=sigma,
             rate=1.0 if same_client else None,

@@ -85,7 +85,7 @@ def test_canaries_come_deal_canaries_period(
 
 
 def test_poisson_cohorts_have_the_law_of_coins(rng: np.random.Generator) -> None:
-    clients, cohort, rounds = 50, 10, 4000
+    clients, cohort, rounds = 50, 15, 4000
     drawn = PoissonCohorts().cohorts(clients, cohort, rounds=rounds, rng=rng)
     for count in counts(drawn, clients):
         chance = scipy.stats.binomtest(int(count), rounds, cohort / clients).pvalue

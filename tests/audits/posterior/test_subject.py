@@ -156,7 +156,7 @@ def test_training_under_heavy_noise_is_spared() -> None:
     assert {said.method for said in theory} == {"RDP", "PLD"}
     rdp, pld = (said.epsilon for said in theory)
     assert 0 < pld < rdp
-    assert "Poisson sampling at rate 0.36" in theory[0].note
+    assert "Poisson sampling at rate 0.3333" in theory[0].note
 
 
 def test_an_accountant_of_other_batches_says_so() -> None:

@@ -188,10 +188,14 @@ class _SampledCohorts:
     ) -> list[IntArray]:
         """Draw the cohorts, as of :class:`Participation`."""
         _check_sizes(clients, cohort, rounds)
+        sampler = self._choose_sampler(clients, cohort)
         epochs: Iterator[Iterator[IntArray]] = (
-            self.sampler.batches(clients, cohort, rng=rng) for _ in repeat(None)
+            sampler.batches(clients, cohort, rng=rng) for _ in repeat(None)
         )
         return list(islice(chain.from_iterable(epochs), rounds))
+
+    def _choose_sampler(self, _clients: int, _cohort: int) -> Sampler:
+        return self.sampler
 
     def most(self, clients: int, cohort: int, *, rounds: int) -> int:
         """Return all rounds: nothing stops a client from being drawn every time."""
@@ -250,8 +254,10 @@ class PoissonCohorts(_SampledCohorts):
         [[0, 5], [1], []]
     """
 
-    sampler: ClassVar[Sampler] = Poisson()
     poisson: ClassVar[bool] = True
+
+    def _choose_sampler(self, clients: int, cohort: int) -> Sampler:
+        return Poisson(rate=cohort / clients)
 
 
 @dataclass(frozen=True)

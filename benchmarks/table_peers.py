@@ -260,8 +260,8 @@ PrivacyGuard, a lower limit of ε above 0. ART and Privacy Meter give no verdict
 Where we are behind, computed from these numbers: **{behind}**. A peer counts as ahead in AUC, TPR
 or CPU where the limits exclude 0, in CPU only where those of AUC do not show it to be weaker. In
 alarms it is ahead where it finds as many that leak and accuses as few of the silent, and does
-better in one of the two. All our attacks count together there, as in an audit; they alarm only where
-TPR − FPR is above 0.1, or TPR at 1 % above 0.05.
+better in one of the two. All our attacks count together there, as in an audit; they alarm only
+where TPR − FPR is above 0.1, or TPR at 1 % above 0.05.
 
 Read it with care: so few targets separate no tools that are close and measure no rate of false
 alarms. {cases} of {planned} planned cases were run; of the forest a smaller run had been seen

@@ -157,16 +157,22 @@ def write_row(key: tuple[str, str], said: list[Any], ours: list[Any]) -> str:
         ahead[0],
         f"{average(said, 'tpr'):.3f}",
         ahead[1],
-        f"{average(said, 'cpu_seconds'):.1f}",
+        f"{average(said, 'cpu_seconds'):.2f}",
         *alarms,
     )
     return f"| {' | '.join(cells)} |"
 
 
+def count_alarms(told: list[list[Any]]) -> tuple[int, int]:
+    """Return on how many targets that leak, and how many others, some of these attacks alarms."""
+    alarms = [any(each["verdict"] == "fail" for each in said) for said in zip(*told, strict=True)]
+    return sum(alarms[:LEAKING]), sum(alarms[LEAKING:])
+
+
 def list_behind(case: str, attacks: dict[tuple[str, str], Any], ours: list[Any]) -> list[str]:
-    """Return where a peer is ahead: in strength beyond its limits, or by fewer false alarms."""
+    """Return where a peer is ahead: in strength or CPU beyond its limits, or in its alarms."""
     behind = []
-    false = sum(each["verdict"] == "fail" for each in ours[LEAKING:])
+    own = count_alarms([said for (tool, _), said in attacks.items() if tool == "epsilometer"])
     for (tool, attack), said in attacks.items():
         if tool == "epsilometer":
             continue
@@ -174,12 +180,12 @@ def list_behind(case: str, attacks: dict[tuple[str, str], Any], ours: list[Any])
         for measure, word in (("auc", "AUC"), ("tpr", "TPR at 1 %")):
             if limit_difference(ours, said, measure)[1] < 0:
                 behind.append(f"{word} of {name}")
-        strong = limit_difference(ours, said, "auc")[0] <= 0
-        if strong and average(said, "cpu_seconds") < average(ours, "cpu_seconds"):
+        weaker = limit_difference(ours, said, "auc")[0] > 0
+        if not weaker and limit_difference(ours, said, "cpu_seconds")[0] > 0:
             behind.append(f"CPU of {name}")
-        caught = sum(each["verdict"] == "fail" for each in said[:LEAKING])
-        if caught == LEAKING and sum(each["verdict"] == "fail" for each in said[LEAKING:]) < false:
-            behind.append(f"false alarms of {name}")
+        theirs = count_alarms([said])
+        if theirs != own and theirs[0] >= own[0] and theirs[1] <= own[1]:
+            behind.append(f"alarms of {name}: {theirs[0]} against {own[0]} that leak")
     return behind
 
 
@@ -251,14 +257,16 @@ shadows. An alarm is what the tool itself calls a failure: here, a rule on attac
 95 % confidence; of SACRO-ML, a significant AUC in more than a tenth of its repetitions; of
 PrivacyGuard, a lower limit of ε above 0. ART and Privacy Meter give no verdict.
 
-Where we are behind, computed from these numbers: **{behind}**. A peer counts as ahead in AUC or
-TPR where the limits exclude 0; in CPU, where it takes less and the limits of AUC do not show it to
-be weaker; in false alarms, where it finds all that leak and accuses fewer of the silent.
+Where we are behind, computed from these numbers: **{behind}**. A peer counts as ahead in AUC, TPR
+or CPU where the limits exclude 0, in CPU only where those of AUC do not show it to be weaker. In
+alarms it is ahead where it finds as many that leak and accuses as few of the silent, and does
+better in one of the two. All our attacks count together there, as in an audit; they alarm only
+where TPR − FPR is above 0.1, or TPR at 1 % above 0.05.
 
 Read it with care: so few targets separate no tools that are close and measure no rate of false
 alarms. {cases} of {planned} planned cases were run; of the forest a smaller run had been seen
-before. Privacy Meter ran offline, ours online; PrivacyGuard got plain losses. For the logistic regression
-columns were standardised over all records, since SACRO-ML takes no pipeline.
+before. Privacy Meter ran offline, ours online; PrivacyGuard got plain losses. For the logistic
+regression columns were standardised over all records, since SACRO-ML takes no pipeline.
 
 {tables}
 """

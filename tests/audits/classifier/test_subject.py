@@ -41,6 +41,7 @@ from epsilometer.rules import AdvantageAtMost, PdtpAtMost
 
 pytest.importorskip("sklearn")
 from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -686,8 +687,9 @@ def test_records_of_one_class_alone_are_certain(rng: np.random.Generator) -> Non
     """Of five records of a class some shadows see none, which a regression refuses to learn."""
     X, y = noise(200, 2, rng)  # noqa: N806
     y[:] = np.arange(200) < 5
-    found = audit(LogisticRegression(C=0.01), (X, y), attacks=("loss",), shadows=16)
-    assert found.find(MembershipFinding)
+    for estimator in (LogisticRegression(C=0.01), LinearDiscriminantAnalysis()):
+        found = audit(estimator, (X, y), attacks=("loss",), shadows=16)
+        assert found.find(MembershipFinding)
 
 
 def test_sparse_arrays_are_searched_as_matrices_are(rng: np.random.Generator) -> None:

@@ -194,15 +194,25 @@ class FitEstimator:
     def __call__(self, X: Any, y: IntArray, seed: int) -> Callable[[Any], FloatArray]:  # noqa: N803
         """Train on these records, and return what predicts."""
         model = clone_with_seed(self.estimator, seed)
+        # One class alone many refuse to learn, or to predict: what is left is certain
+        sure = np.where(np.arange(self.classes.size) == y[0], 0.0, -np.inf)
+        alone = np.unique(y).size == 1
+
+        def predict(queries: Any) -> FloatArray:
+            try:
+                return predict_logs(model, queries, classes=self.classes)
+            except Exception:
+                if not alone:
+                    raise
+                return np.tile(sure, (count_rows(queries), 1))
+
         try:
             model.fit(X, self.classes[y])
         except Exception:
-            if np.unique(y).size > 1:
+            if not alone:
                 raise
-            # which many refuse to learn: what is left is certain
-            sure = np.where(np.arange(self.classes.size) == y[0], 0.0, -np.inf)
             return lambda queries: np.tile(sure, (count_rows(queries), 1))
-        return lambda queries: predict_logs(model, queries, classes=self.classes)
+        return predict
 
 
 def predict_logs(model: Any, X: Any, *, classes: NDArray[Any]) -> FloatArray:  # noqa: N803

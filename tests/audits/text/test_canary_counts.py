@@ -95,6 +95,17 @@ def test_random_numbers_of_training_stay_as_they_are() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
+@pytest.mark.slow  # torch.compile imports much
+@pytest.mark.parametrize("compiled", [True, False])
+def test_batches_of_a_compiled_module_are_counted_or_unknown(compiled: bool) -> None:
+    module = Rows()
+    watched = BatchWatch(module, Letters(), CANARIES, compiled=compiled)
+    torch.compile(module, backend="eager")(torch.tensor([row("one secret")]))
+    found = watched.collect()
+    assert found.counts.tolist() == [int(compiled), 0, 0]
+    assert (found.trained is None) == (not compiled)
+
+
 def test_canaries_seen_more_often_than_records_are_several_records() -> None:
     rng = np.random.default_rng(0)
     for copies in (1, 2, 3):  # sampled by Poisson, 5 times each
@@ -165,7 +176,7 @@ def test_joined_records_neither_clear_nor_refute_a_claim() -> None:
 
 
 def test_duplicated_canaries_are_bounded_as_several_records() -> None:
-    planted = plant()
+    planted = plant(100)
     twice = count(2 * planted.included, records=900)
     once, found = (
         ask(planted, leak(planted, 9), 1.0, counts=counts).epsilon for counts in (None, twice)

@@ -134,6 +134,7 @@ class BatchWatch:
         canaries: What is counted, planted or not.
         records: Records of the training set, where that is known.
         before: Counts of a run that goes on.
+        compiled: Whether ``torch.compile`` is applied to the module; else such batches are unknown.
 
     Example:
         >>> import torch
@@ -154,6 +155,7 @@ class BatchWatch:
         *,
         records: int = 0,
         before: CanaryCounts | None = None,
+        compiled: bool = False,
     ) -> None:
         with needs("torch", extra="torch"):
             import torch
@@ -166,7 +168,9 @@ class BatchWatch:
         self._fill_tables([encode(canary.text) for canary in canaries])
         # By device: sums of every hash, then of rows and joined rows; and the tables there.
         self._devices: dict[Any, Any] = {}
-        self._handle = module.register_forward_pre_hook(self._see, with_kwargs=True)
+        eager: Any = torch.compiler.disable
+        see = eager(self._see) if compiled else self._see
+        self._handle = module.register_forward_pre_hook(see, with_kwargs=True)
 
     def close(self) -> None:
         """Stop counting."""

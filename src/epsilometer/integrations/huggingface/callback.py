@@ -123,7 +123,7 @@ class PrivacyAudit(TrainerCallback):
         self._refuse_split_tokens(model)
         _refuse_frozen_tokens(self._planted, parts["model"])
         loader, optimizer = parts.get("train_dataloader"), parts.get("optimizer")
-        self._begin_counts(model, parts, state)
+        self._begin_counts(model, parts, args, state)
         if self._watch_with is not None:
             self._watch = self._watch_with(unwrap_optimizer(optimizer), loader)
         elif self._accountant is not None and not _count_records(loader):
@@ -179,7 +179,7 @@ class PrivacyAudit(TrainerCallback):
         if self._batches is None:
             return
         found = replace(self._batches.collect(), steps=state.global_step)
-        if state.best_global_step == state.global_step:
+        if getattr(state, "best_global_step", None) == state.global_step:
             self._best = found
         if self._planted.folder is not None and state.is_world_process_zero:
             found.save(self._planted.folder)
@@ -214,7 +214,9 @@ class PrivacyAudit(TrainerCallback):
         self.audit = found
         self._write(Path(args.output_dir))
 
-    def _begin_counts(self, model: CausalModel, parts: dict[str, Any], state: Any) -> None:
+    def _begin_counts(
+        self, model: CausalModel, parts: dict[str, Any], args: Any, state: Any
+    ) -> None:
         """Watch for canaries in batches; go on with what is known of this model from before."""
         folder, before, module = self._planted.folder, None, parts["model"]
         self._best, self._warned = None, False
@@ -235,6 +237,7 @@ class PrivacyAudit(TrainerCallback):
             self._planted.canaries,
             records=_count_records(parts.get("train_dataloader")),
             before=before,
+            compiled=bool(args.torch_compile),
         )
 
     def _end_counts(self, args: Any, state: Any) -> CanaryCounts:

@@ -26,6 +26,7 @@ from epsilometer.errors import InvalidArgument
 
 __all__ = ["Audited", "audited", "read_books"]
 _SHARE = LEVEL / 8  # of the level, for what is not noise
+_FEW = 10  # records of a batch, below which steps of one record each may be chance
 _ROUNDING = 1e-4  # relative, of a norm in single precision
 _CLIPPING = "no gradient of a single record is at hand: em.Step replays a step with and without one"
 _NO_CANARIES = "No canaries were planted: the claim is judged by conformance alone."
@@ -130,7 +131,7 @@ class Audited:
         self._noise = StepWatch(level=LEVEL / 2)
         self._participation = ParticipationWatch(records, self._rate, level=_SHARE)
         self._books = Books()
-        self.steps, self._longest, self._largest = 0, 0.0, 1.0
+        self.steps, self._longest, self._largest, self._most = 0, 0.0, 1.0, 0
         self._rows: Any = None
         optimizer._dp_sum_query = _WatchedQuery(query, self._watch_result)
         self._own = optimizer._compute_gradients
@@ -178,6 +179,7 @@ class Audited:
         found = self._noise.finding(
             ClippingWatch(level=_SHARE, missing=_CLIPPING).check(),
             self._check_sums(),
+            self._check_losses(),
             self._check_steps(),
             *self._participation.checks(),
             *self._books.check(_as_entries(books)),
@@ -191,7 +193,7 @@ class Audited:
         tf = self._tf
 
         def count(values: Any) -> Any:
-            self._rows = tf.shape(values)[0]
+            self._rows = tf.shape(values)[0] if values.shape.rank else tf.constant(1)
             return values
 
         watched: Any = (lambda: count(loss())) if callable(loss) else count(loss)
@@ -214,6 +216,7 @@ class Audited:
 
     def _see(self, rows: Any, clipped: Any, norm: Any, *residual: Any) -> None:
         self.steps += 1
+        self._most = max(self._most, int(rows))
         together = max(1.0, float(rows) / max(1, int(clipped)))  # records per clipped gradient
         self._largest = max(self._largest, together)
         # Where a gradient is of several records, one of them may turn it round.
@@ -232,6 +235,19 @@ class Audited:
             expected="sums of clipped gradients, each of the clipping norm at most",
             seen=f"at most {self._longest:.4g} clipping norms per gradient",
             value=self._longest,
+            steps=self.steps,
+        )
+
+    def _check_losses(self) -> Check:
+        """Find a loss that is one number per batch: the gradient of the mean is clipped then."""
+        known = self.steps > 1 and self._rate * self._records >= _FEW and self._most > 0
+        averaged = float(self._most == 1)
+        return Check(
+            name="losses of records",
+            outcome=judge.judge_limit(averaged if known else None, limit=0),
+            expected='one loss per record, as with reduction="none"',
+            seen=f"at most {self._most} losses in a step",
+            value=averaged,
             steps=self.steps,
         )
 

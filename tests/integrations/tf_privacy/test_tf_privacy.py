@@ -119,6 +119,23 @@ def test_gradients_that_are_not_clipped_are_found() -> None:
     assert "norm of the sum" in violated(train(optimizer))
 
 
+def test_a_mean_that_is_clipped_in_place_of_gradients_is_found() -> None:
+    """It conformed: a step has one loss, and the norm of its gradient is that of one record."""
+    optimizer = make_optimizer()
+    features, labels = make_data()
+    model = make_model(optimizer)
+    run = audited(optimizer, records=RECORDS, batch_size=SIZE)
+    measure = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    for start in (0, 50, 100):
+        batch = slice(start, start + SIZE)
+        with tf.GradientTape(persistent=True) as tape:
+            losses = measure(labels[batch], model(features[batch]))
+            mean = tf.reduce_mean(losses, keepdims=True)
+        weights = model.trainable_variables
+        optimizer.apply_gradients(optimizer._compute_gradients(mean, weights, tape=tape))
+    assert "losses of records" in violated(run)
+
+
 def test_batches_of_one_size_are_found() -> None:
     assert "sizes of steps" in violated(train(make_optimizer(), poisson=False))
 

@@ -208,8 +208,9 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
         if any(judge.reach_of(each) == math.inf for each in self.find(ConformanceFinding)):
             return None
         known = [
-            math.inf if judge.find_failed_attack(view) else view.power
-            for view in self.views
+            view.power if judge.reach_of_view(view, released=view is not finding) else math.inf
+            for finding in self.findings
+            for view in finding.views
             if view.power is not None
         ]
         return min(known) if self.claim is not None and known else None

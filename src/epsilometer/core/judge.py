@@ -93,7 +93,7 @@ def judge(claim: Claim | None, findings: Sequence[BaseFinding], *, failed: int =
     rules = [rule for finding in findings if (rule := finding.release_rule) is not None]
     if rules:
         return _judge_rules(rules, failed=failed)
-    return _judge_views(claim, [view for finding in findings for view in finding.views], runs)
+    return _judge_views(claim, findings, runs)
 
 
 def judge_finding(claim: Claim | None, finding: BaseFinding) -> Verdict:
@@ -183,10 +183,11 @@ def _judge_rules(rules: Sequence[RuleFinding], *, failed: int) -> Judgement:
 
 
 def _judge_views(
-    claim: Claim | None, views: Sequence[EpsilonFinding], runs: Sequence[CheckedRun] = ()
+    claim: Claim | None, findings: Sequence[BaseFinding], runs: Sequence[CheckedRun] = ()
 ) -> Judgement:
     if claim is None:
         return Judgement(NO_CLAIM)
+    views = [view for finding in findings for view in finding.views]
     proofs: list[EpsilonLowerBound | EpsilonEstimate] = [
         run.bound for run in runs if run.bound is not None
     ]
@@ -196,7 +197,7 @@ def _judge_views(
         return Judgement(REFUTED)
     if any(_proves(claim, estimate) for view in views for estimate in view.estimates):
         return Judgement(PROVED)
-    obstacle = _find_obstacle(claim, views, runs)
+    obstacle = _find_obstacle(claim, findings, runs)
     return Judgement(CANNOT_JUDGE, obstacle) if obstacle else Judgement(NOT_REFUTED)
 
 
@@ -233,9 +234,10 @@ def _is_comparable(claim: Claim, adjacency: Adjacency) -> bool:
 
 
 def _find_obstacle(
-    claim: Claim, views: Sequence[EpsilonFinding], runs: Sequence[CheckedRun]
+    claim: Claim, findings: Sequence[BaseFinding], runs: Sequence[CheckedRun]
 ) -> str:
     """Say why what does not refute a claim says nothing about it; empty where it does."""
+    views = [view for finding in findings for view in finding.views]
     if not views and not any(run.bound for run in runs):
         return "Nothing that bounds ε was measured."
     for view in views:
@@ -243,11 +245,13 @@ def _find_obstacle(
             return obstacle
     if any(_could_refute(claim, run) for run in runs):
         return ""
-    reach = max(map(reach_of_view, views), default=0.0)
+    attacks = [(view, view is not finding) for finding in findings for view in finding.views]
+    reach = max((reach_of_view(view, released=form) for view, form in attacks), default=0.0)
     if claim.epsilon < reach:
         return ""
-    if failures := list(filter(None, map(find_failed_attack, views))):
-        return failures[0]
+    for view, form in attacks:
+        if failed := _find_failed_attack(view, released=form):
+            return failed
     return (
         f"ε = {claim.epsilon:.4g} is beyond reach: even a perfect attack would prove only "
         f"ε ≥ {reach:.4g} from so few observations."
@@ -291,19 +295,25 @@ def _find_obstacle_in(claim: Claim, view: EpsilonFinding) -> str:
 def reach_of(finding: BaseFinding) -> float:
     """Return the largest ε that a finding could have refuted."""
     runs = () if finding.checked_run is None else (finding.checked_run,)
-    return max((*map(reach_of_view, finding.views), *map(reach_of_run, runs)), default=0.0)
+    views = [reach_of_view(view, released=view is not finding) for view in finding.views]
+    return max((*views, *map(reach_of_run, runs)), default=0.0)
 
 
-def reach_of_view(view: EpsilonFinding) -> float:
-    """Return the largest ε that an attack could have refuted; infinite where ε was computed."""
+def reach_of_view(view: EpsilonFinding, *, released: bool = False) -> float:
+    """Return the largest ε that an attack could have refuted; infinite where ε was computed.
+
+    Args:
+        view: What one adversary's view proves.
+        released: Whether it is of a form of answers, which may be the same in all runs.
+    """
     if view.computed is not None:
         return math.inf
-    if not view.bound.valid or view.reach is None or find_failed_attack(view):
+    if not view.bound.valid or view.reach is None or _find_failed_attack(view, released=released):
         return 0.0
     return view.reach
 
 
-def find_failed_attack(view: EpsilonFinding) -> str:
+def _find_failed_attack(view: EpsilonFinding, *, released: bool) -> str:
     """Say why scores cannot be those of an attack, whatever the program leaks; empty if they can.
 
     An attack that guesses has an AUC below its mean of ½ by t with chance exp(−2·k·t²) at most,
@@ -319,7 +329,7 @@ def find_failed_attack(view: EpsilonFinding) -> str:
             'are higher. A higher score must mean "was in": negate losses.'
         )
     between = [pair for pair in zip(curve.fpr, curve.fnr, strict=True) if 0 < pair[0] < 1]
-    if math.isclose(attack.auc, 0.5) and not 0 < len(between) < _LEVELS:
+    if not released and math.isclose(attack.auc, 0.5) and not 0 < len(between) < _LEVELS:
         if not between:
             return "All scores are equal: nothing that could refute the claim was seen."
         if all(math.isclose(fpr + fnr, 1, abs_tol=2e-6) for fpr, fnr in between):

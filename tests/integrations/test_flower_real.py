@@ -210,7 +210,8 @@ KINDS = {
         SERVER.replace(
             f"{WRAPPED}(inner, 0.6, 1.0, NODES)",
             "DifferentialPrivacyServerSideAdaptiveClipping(\n"
-            "        inner, 0.6, NODES, clipped_count_stddev=1.0)",
+            "        inner, 0.6, NODES, clipped_count_stddev=0.4,\n"
+            "        initial_clipping_norm=0.5, clip_norm_lr=1.0)",
         ).replace(WRAPPED, "DifferentialPrivacyServerSideAdaptiveClipping"),
         "replace",
         "",

@@ -46,8 +46,8 @@ backend: a `torch.nn.Module` or a `JaxModel`. `jax.lax.conv` is slow where every
 weights: LeNet-5 with it did not end in 290 s of a busy CPU, nor in 35 s of the GPU. Here it has
 `epsilometer.networks.jax_convolution.convolve`, a product of matrices, which was not measured on
 the GPU. LeNet-5 on the CPU was timed with OMP_NUM_THREADS=1 on a busy machine, so that CPU time
-may be high. With batches of 20, JAX writes the gradient of every example to memory, which the rules of
-PyTorch's layers avoid.
+may be high. With batches of 20, JAX writes the gradient of every example to memory, which the rules
+of PyTorch's layers avoid.
 """
 
 

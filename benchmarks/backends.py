@@ -45,8 +45,9 @@ time on a GPU. JAX's first call compiles for the seconds in the last column. The
 backend: a `torch.nn.Module` or a `JaxModel`. `jax.lax.conv` is slow where every run has its own
 weights: LeNet-5 with it did not end in 290 s of a busy CPU, nor in 35 s of the GPU. Here it has
 `epsilometer.networks.jax_convolution.convolve`, a product of matrices, which was not measured on
-the GPU. With batches of 20, JAX writes the gradient of every example to memory, which the rules of
-PyTorch's layers avoid.
+the GPU. LeNet-5 on the CPU was timed with OMP_NUM_THREADS=1 on a busy machine, so that CPU time
+may be high. With batches of 20, JAX writes the gradient of every example to memory, which the rules
+of PyTorch's layers avoid.
 """
 
 

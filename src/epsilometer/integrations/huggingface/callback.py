@@ -128,7 +128,7 @@ class PrivacyAudit(TrainerCallback):
             self._watch = self._watch_with(unwrap_optimizer(optimizer), loader)
         elif self._accountant is not None and not _count_records(loader):
             raise InvalidArgument(
-                "Expected a data set with a length, whose batches can be compared with the books, "
+                "Expected a dataset with a length, whose batches can be compared with the books, "
                 "got a stream. Train on a map-style data set, or leave accountant= out."
             )
         elif self._accountant is not None:

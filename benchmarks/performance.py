@@ -40,7 +40,8 @@ one thread at the largest size: the least of {takes} calls, or one call where it
 {short:g} s. *Peer* and *limit* are measured in the same run. The limit is work that no program
 can leave out; the share is limit over ours. *Growth* is the exponent of the time in the size,
 fitted to the sizes shown. *Since* compares ours ÷ peer (÷ limit without a peer, ÷ a fixed piece of
-work without either) with the measurement before; **slower** means more than {worse:.0%}.
+work without either) with the measurement before; **slower** means more than {worse:.0%} on the
+same machine. Where the fixed piece of work takes {worse:.0%} more or less, the machine is another.
 
 Measured on {machine}.
 
@@ -248,8 +249,11 @@ def _compare_runs(runs: Sequence[Sequence[Line]]) -> str:
     if len(runs) < 2 or runs[-2][-1].size != runs[-1][-1].size:
         return "first"
     before, now = runs[-2][-1], runs[-1][-1]
-    change = now.ratio / before.ratio
-    return f"{change:.2f} × {before.date}" + (" **slower**" if change > _WORSE else "")
+    change, pace = now.ratio / before.ratio, now.yardstick / before.yardstick
+    found = f"{change:.2f} × {before.date}"
+    if now.machine != before.machine or not 1 / _WORSE <= pace <= _WORSE:
+        return f"{found}, another machine"
+    return found + (" **slower**" if change > _WORSE else "")
 
 
 def _judge_target(job: Job, last: Line) -> str:

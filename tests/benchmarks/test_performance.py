@@ -43,19 +43,28 @@ def make_line(performance: Any, **changed: Any) -> Any:
     return performance.Line(**(given | changed))
 
 
-@pytest.mark.parametrize(("ours", "marked"), [(1.1, False), (1.3, True)])
+@pytest.mark.parametrize(
+    ("changed", "marked"),
+    [
+        ({"ours": 1.1}, False),
+        ({"ours": 1.3}, True),
+        ({"ours": 1.3, "yardstick": 0.05}, False),  # sorts twice as fast: not the same machine
+        ({"ours": 1.3, "machine": "another"}, False),
+    ],
+)
 def test_a_ratio_that_is_worse_by_a_fifth_is_marked(
-    performance: Any, ours: float, marked: bool
+    performance: Any, changed: dict[str, Any], marked: bool
 ) -> None:
     small = make_line(performance, size=1000, ours=0.01)
     before = [small, make_line(performance)]
-    now = [small, make_line(performance, ours=ours)]
+    now = [small, make_line(performance, **changed)]
     row = next(
         line
         for line in performance.make_page([*before, *now]).splitlines()
         if "default bound" in line
     )
     assert ("**slower**" in row) == marked
+    assert ("another machine" in row) == (len(changed) == 2)
 
 
 def test_a_slower_machine_changes_no_ratio(performance: Any) -> None:

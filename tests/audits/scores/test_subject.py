@@ -44,13 +44,13 @@ def test_false_claims_are_refuted_and_true_ones_are_not(claimed: float, verdict:
 
 
 def test_equal_laws_refute_nothing() -> None:
-    audit = audit_scores(Scores(SPREAD, SPREAD), claim(0.0))
+    audit = audit_scores(Scores(SPREAD, SPREAD[1:]), claim(0.0))
     assert audit.verdict == "not refuted"
-    assert audit.views[0].attack.auc == pytest.approx(0.5, abs=1e-12)
+    assert audit.views[0].attack.auc == pytest.approx(0.5, abs=1e-3)
 
 
-def test_reversed_scores_refute_nothing() -> None:
-    assert audit_scores(Scores(SPREAD, SPREAD + 3.0), claim(0.0)).verdict == "not refuted"
+def test_reversed_scores_refute_nothing_and_spare_nothing() -> None:
+    assert audit_scores(Scores(SPREAD, SPREAD + 3.0), claim(0.0)).verdict == "cannot judge"
 
 
 def test_without_a_claim_there_is_a_bound_and_no_verdict_on_it() -> None:

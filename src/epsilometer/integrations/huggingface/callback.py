@@ -129,7 +129,7 @@ class PrivacyAudit(TrainerCallback):
         elif self._accountant is not None and not _count_records(loader):
             raise InvalidArgument(
                 "Expected a dataset with a length, whose batches can be compared with the books, "
-                "got a stream. Train on a map-style data set, or leave accountant= out."
+                "got a stream. Train on a map-style dataset, or leave accountant= out."
             )
         elif self._accountant is not None:
             self._own = RunChecks(

@@ -506,12 +506,8 @@ def test_what_clients_are_sent_is_what_was_released(
 
 def test_weights_that_are_moved_on_by_momentum_are_no_leak() -> None:
     """They hold the mean of all rounds, and the noise of all rounds, which adds up more slowly."""
-    rng, watch, model = np.random.default_rng(2), RoundWatch(), np.zeros(2000)
-    accounted, common, ahead = (
-        AccountedMean(noise_multiplier=1.0, clip_norm=1.0),
-        np.ones(2000),
-        0.0,
-    )
+    rng, watch, (model, ahead) = np.random.default_rng(2), RoundWatch(), np.zeros((2, 2000))
+    accounted, common = AccountedMean(noise_multiplier=1.0, clip_norm=1.0), np.ones(2000)
     for _ in range(8):
         watch.begin({"a": model}, accounted)
         updates = (rng.normal(size=(30, 2000)) + common) / 90

@@ -293,7 +293,7 @@ def average_latest(released: list[FloatArray]) -> FloatArray:
 def look_ahead(released: list[FloatArray]) -> FloatArray:
     """Go on by momentum of what was released."""
     steps = np.diff(released, axis=0)
-    return released[-1] + 0.9 ** np.arange(len(steps), 0, -1) @ steps
+    return np.asarray(released[-1] + 0.9 ** np.arange(len(steps), 0, -1) @ steps)
 
 
 MIXING = np.eye(32) - 0.5 * np.eye(32, k=-1)

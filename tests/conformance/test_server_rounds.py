@@ -504,6 +504,22 @@ def test_what_clients_are_sent_is_what_was_released(
     assert found.verdict == verdict
 
 
+def test_weights_that_are_moved_on_by_momentum_are_no_leak() -> None:
+    """They hold the mean of all rounds, and the noise of all rounds, which adds up more slowly."""
+    rng, watch, (model, ahead) = np.random.default_rng(2), RoundWatch(), np.zeros((2, 2000))
+    accounted, common = AccountedMean(noise_multiplier=1.0, clip_norm=1.0), np.ones(2000)
+    for _ in range(8):
+        watch.begin({"a": model}, accounted)
+        updates = (rng.normal(size=(30, 2000)) + common) / 90
+        for update in updates:
+            watch.add({"a": model + update})
+        step = updates.mean(axis=0) + rng.normal(size=2000) / 30
+        model, ahead = model + step, 0.9 * (ahead + step)
+        watch.end({"a": model})
+        watch.see_sent({"a": model + ahead})
+    assert watch.finding().verdict == "not tested"
+
+
 def test_arrays_without_noise_that_change_are_named() -> None:
     rng, watch = np.random.default_rng(2), RoundWatch()
     accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0, without=("scale", "still"))

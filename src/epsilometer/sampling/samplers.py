@@ -41,6 +41,9 @@ class Law:
             ``"allocation"``: it picks a batch uniformly, whatever the other records do.
             ``"permutation"``: it is permuted uniformly with others, one of each batch. Empty where
             nothing is promised; then batches count as known.
+        left_out: The largest chance that an epoch leaves the record out, afresh in each epoch; only
+            without a ``rate``. Leaving records out leaks less, so a larger chance is a safe one for
+            lower ends, and upper ends do not count on it.
 
     Example:
         >>> Law(steps=10, absent=1).present
@@ -51,11 +54,14 @@ class Law:
     absent: int
     rate: float | None = None
     secrecy: Secrecy = field(default="", repr=False, compare=False)
+    left_out: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
         _validate.whole(1, steps=self.steps)
         _validate.whole(0, absent=self.absent)
         _check_rate(self.rate)
+        if self.left_out:
+            _validate.open_unit(left_out=self.left_out)
 
     @property
     def present(self) -> int:
@@ -219,8 +225,9 @@ class Shuffle:
     ``poisson_sampling=False``.
 
     Attributes:
-        drop_last: Leave a ragged last batch out; other records are left out every epoch. The
-            accountant counts on none: with few batches the ε of such training can be smaller.
+        drop_last: Leave a ragged last batch out; other records are left out every epoch. Of T
+            batches and a ragged one, less than 1/(T + 1) of the records are: the accountant takes
+            this share. Where nothing is left out, ``Shuffle()`` is the same and proves more.
 
     Example:
         >>> [b.tolist() for b in Shuffle().batches(6, 2, rng=np.random.default_rng(0))]
@@ -240,7 +247,12 @@ class Shuffle:
 
     def law(self, steps: int, batch_size: int | None) -> Law:
         """Return the law of a record in one of all batches."""
-        return Law(steps=steps, absent=1, secrecy="permutation")
+        return Law(
+            steps=steps,
+            absent=1,
+            secrecy="permutation",
+            left_out=1 / (steps + 1) if self.drop_last else 0.0,
+        )
 
     def block(self, records: int) -> int:
         """Return how many records are permuted among themselves: all."""
@@ -313,6 +325,8 @@ class PartialShuffle:
                 "Expected PartialShuffle by blocks, got a sliding one: the law of its batches "
                 "is not known. Audit the training itself."
             )
+        if self.drop_last and self.buffer > steps * batch_size:  # all records are one block
+            return Law(steps=steps, absent=1, left_out=1 / (steps + 1))
         # Without secrecy: a last block that is shorter fills fewer batches.
         return Law(steps=min(steps, -(-self.buffer // batch_size)), absent=1)
 
@@ -351,6 +365,8 @@ class BatchThenShuffle:
 
     Accountant: the shuffle accountant for batch-then-shuffle. The batch-mates of a record are
     always the same, so its batch can be made to stand out: ε is larger than of :class:`Shuffle`.
+    Without ``drop_last`` it counts on a ragged slice of one record, which cannot be told from
+    others that reach further than it: the target's batch stands out by B + 1, not 2B.
     Who: ``dataset.batch(…).shuffle(…)`` in ``tf.data``; batches made in advance.
 
     Attributes:
@@ -373,10 +389,14 @@ class BatchThenShuffle:
         return (slices[place] for place in rng.permutation(len(slices)))
 
     def law(self, steps: int, batch_size: int | None) -> Law:
-        """Return the law of a record whose companions are all +1: its batch stands out by 2B."""
+        """Return the law of a record whose companions are all +1, and all others −1 or less.
+
+        A batch of ``batch_size`` records stands out by 2B from equal ones. A ragged slice may have
+        one record; only pairs in which all other sums are −1 are alike then.
+        """
         if batch_size is None:
             raise InvalidArgument(f"Expected a batch_size with {self!r}, got none.")
-        return Law(steps=steps, absent=2 * batch_size - 1)
+        return Law(steps=steps, absent=2 * batch_size - 1 if self.drop_last else batch_size)
 
     def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
         """Return ln of the chance of the likeliest epoch: all orders of slices are as likely."""

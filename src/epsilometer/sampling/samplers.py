@@ -41,9 +41,7 @@ class Law:
             ``"allocation"``: it picks a batch uniformly, whatever the other records do.
             ``"permutation"``: it is permuted uniformly with others, one of each batch. Empty where
             nothing is promised; then batches count as known.
-        left_out: The largest chance that an epoch leaves the record out, afresh in each epoch; only
-            without a ``rate``. Leaving records out leaks less, so a larger chance is a safe one for
-            lower ends, and upper ends do not count on it.
+        left_out: Largest chance that an epoch leaves the record out; only without a ``rate``.
 
     Example:
         >>> Law(steps=10, absent=1).present
@@ -225,9 +223,8 @@ class Shuffle:
     ``poisson_sampling=False``.
 
     Attributes:
-        drop_last: Leave a ragged last batch out; other records are left out every epoch. Of T
-            batches and a ragged one, less than 1/(T + 1) of the records are: the accountant takes
-            this share. Where nothing is left out, ``Shuffle()`` is the same and proves more.
+        drop_last: Leave a ragged last batch out; other records are left out every epoch. The
+            accountant takes 1/(T + 1), more than can be. If none are, ``Shuffle()`` is tight.
 
     Example:
         >>> [b.tolist() for b in Shuffle().batches(6, 2, rng=np.random.default_rng(0))]
@@ -247,12 +244,8 @@ class Shuffle:
 
     def law(self, steps: int, batch_size: int | None) -> Law:
         """Return the law of a record in one of all batches."""
-        return Law(
-            steps=steps,
-            absent=1,
-            secrecy="permutation",
-            left_out=1 / (steps + 1) if self.drop_last else 0.0,
-        )
+        chance = self.drop_last / (steps + 1)
+        return Law(steps=steps, absent=1, secrecy="permutation", left_out=chance)
 
     def block(self, records: int) -> int:
         """Return how many records are permuted among themselves: all."""
@@ -361,16 +354,13 @@ class PartialShuffle:
 class BatchThenShuffle:
     """Consecutive slices that never change, in a fresh uniform order every epoch.
 
-    A ragged last slice is shuffled among the others.
-
     Accountant: the shuffle accountant for batch-then-shuffle. The batch-mates of a record are
     always the same, so its batch can be made to stand out: ε is larger than of :class:`Shuffle`.
-    Without ``drop_last`` it counts on a ragged slice of one record, which cannot be told from
-    others that reach further than it: the target's batch stands out by B + 1, not 2B.
+    Without ``drop_last`` a slice may be of one record: a batch stands out by B + 1, not 2B.
     Who: ``dataset.batch(…).shuffle(…)`` in ``tf.data``; batches made in advance.
 
     Attributes:
-        drop_last: Leave a ragged last slice out.
+        drop_last: Leave a ragged last slice out, which is else shuffled among the others.
 
     Example:
         >>> [b.tolist() for b in BatchThenShuffle().batches(6, 2, rng=np.random.default_rng(0))]
@@ -389,11 +379,7 @@ class BatchThenShuffle:
         return (slices[place] for place in rng.permutation(len(slices)))
 
     def law(self, steps: int, batch_size: int | None) -> Law:
-        """Return the law of a record whose companions are all +1, and all others −1 or less.
-
-        A batch of ``batch_size`` records stands out by 2B from equal ones. A ragged slice may have
-        one record; only pairs in which all other sums are −1 are alike then.
-        """
+        """Return the law of a record with companions of +1; all other slices sum up alike."""
         if batch_size is None:
             raise InvalidArgument(f"Expected a batch_size with {self!r}, got none.")
         return Law(steps=steps, absent=2 * batch_size - 1 if self.drop_last else batch_size)
@@ -587,7 +573,7 @@ def _same_steps(own: int | None, steps: int) -> int:
 
 
 def _log_orders(sizes: IntArray) -> float:
-    """Return ln of the number of orders that put the same records into each batch."""
+    """Return ln of the number of orders with the same batches."""
     return sum(math.lgamma(size + 1) for size in sizes.tolist())
 
 
@@ -597,9 +583,7 @@ def _cut_order(order: IntArray, batch_size: int, drop_last: bool) -> Iterator[In
 
 
 def _draw_subset(records: int, size: int, rng: np.random.Generator) -> IntArray:
-    picked = rng.choice(records, size, replace=False, shuffle=False)
-    picked.sort()
-    return picked
+    return np.sort(rng.choice(records, size, replace=False, shuffle=False))
 
 
 def _permute_blocks(records: int, buffer: int, rng: np.random.Generator) -> IntArray:
@@ -609,8 +593,7 @@ def _permute_blocks(records: int, buffer: int, rng: np.random.Generator) -> IntA
 
 
 def _slide_buffer(records: int, buffer: int, rng: np.random.Generator) -> IntArray:
-    waiting = list(range(buffer))
-    taken = []
+    waiting, taken = list(range(buffer)), []
     for coming, pick in enumerate(rng.integers(buffer, size=records - buffer).tolist(), buffer):
         taken.append(waiting[pick])
         waiting[pick] = coming

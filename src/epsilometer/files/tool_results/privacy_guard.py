@@ -33,8 +33,8 @@ def find_attacks(opened: Opened) -> ToolResult | None:
     name = opened.path.name
     if sum(name.count(each) for each in _SIDES) != 1:
         raise InvalidArgument(
-            f"Expected 'train' or 'test' once in the name of {name!r}, whose columns are those of a "
-            f"frame of {_TOOL}: nothing else says which side it is. {_ADVICE}"
+            f"Expected 'train' or 'test' once in the name of {name!r}, whose columns are those of "
+            f"a frame of {_TOOL}: nothing else says which side it is. {_ADVICE}"
         )
     side, other = _SIDES if _SIDES[0] in name else _SIDES[::-1]
     twin = opened.open_beside(name.replace(side, other))

@@ -13,7 +13,7 @@ from epsilometer.accounting import epochs
 from epsilometer.accounting.epochs import Epoch, exact_curve, exact_delta, exact_epsilon
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats.gaussians import gaussian_epsilon
-from tests.accounting.truths import drawn_losses
+from tests.accounting.truths import P, Q, drawn_losses
 from tests.oracles import FLAKE
 
 POINTS = 2**12  # a tenth of a second
@@ -309,3 +309,69 @@ def test_a_hundred_thousand_steps_stay_accurate(noise: float) -> None:
         found, *_ = exact_epsilon(epoch, epochs=1, delta=1e-5, direction=direction)
         # 0.1 %, as everywhere; small ε are set by sums that are rounded to the grid.
         assert found == pytest.approx(compute_finely(epoch, 1, 1e-5, row), rel=1e-3)
+
+
+# --- records that an epoch leaves out
+def divergence_of_one_batch(noise: float, epochs_: int, epsilon: float, sign: int) -> float:
+    """δ of one batch per epoch, which has no target in half of the epochs, by its definition."""
+    x = np.linspace(-9 * noise - 1, 9 * noise + 3, 40_001)
+
+    def mixture(mean: int) -> np.ndarray:
+        return scipy.stats.norm.pdf(x, mean, noise) + scipy.stats.norm.pdf(x, 0, noise)
+
+    laws = [mixture(mean) * (x[1] - x[0]) / 2 for mean in (2, 1)][::sign]
+    losses = np.log(laws[0]) - np.log(laws[1])
+    if epochs_ == 1:
+        return float(np.maximum(laws[0] - math.exp(epsilon) * laws[1], 0).sum())
+    order = np.argsort(losses)
+    above = [np.append(np.cumsum(law[order][::-1])[::-1], 0) for law in laws]
+    at = np.searchsorted(losses[order], epsilon - losses)
+    present, absent = (np.sum(law * tail[at]) for law, tail in zip(laws, above, strict=True))
+    return float(present - math.exp(epsilon) * absent)
+
+
+@pytest.mark.parametrize("epochs_", [1, 2])
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+def test_one_batch_that_may_lack_the_record(noise: float, epochs_: int) -> None:
+    epoch, delta = Epoch(steps=1, noise=noise, absent=1, left_out=0.5), 1e-3
+    for direction, sign, near in ((P, 1, 2e-4), (Q, -1, 0.02)):
+        epsilon, low, _, _ = exact_epsilon(epoch, epochs=epochs_, delta=delta, direction=direction)
+        # The lower end holds: there δ is at least what was asked for.
+        assert divergence_of_one_batch(noise, epochs_, low, sign) >= delta * (1 - 1e-4)
+        found = divergence_of_one_batch(noise, epochs_, epsilon * (1 + near) + 1e-4, sign)
+        assert found <= delta
+
+
+@pytest.mark.parametrize(("steps", "noise"), [(2, 0.7), (3, 1.0), (12, 0.8)])
+def test_tails_of_epochs_that_may_lack_the_record(
+    steps: int, noise: float, rng: np.random.Generator
+) -> None:
+    """Simulated, and scored by the definition: three densities, two mixtures."""
+    epoch, plays = Epoch(steps=steps, noise=noise, absent=1, left_out=1 / (steps + 1)), 40_000
+
+    def draw(mean: int) -> np.ndarray:
+        x = noise * rng.standard_normal((plays, steps))
+        x[:, 0] += mean * (rng.random(plays) >= epoch.left_out)
+
+        def density(mean: int) -> np.ndarray:
+            ratios = np.exp((2 * mean * x - mean**2) / (2 * noise**2)).mean(1)
+            return (1 - epoch.left_out) * ratios + epoch.left_out
+
+        return np.log(density(2)) - np.log(density(1))
+
+    drawn = draw(2), draw(1)
+    for tau in (-0.3, 0.0, 0.5, 2.0):
+        tails = epoch.tails(tau, points=POINTS)
+        for law, chance in zip(drawn, (tails[1], tails[3]), strict=True):
+            count = int((law > tau).sum())
+            assert scipy.stats.binomtest(count, plays, min(1.0, chance)).pvalue > FLAKE
+
+
+def test_a_record_left_out_now_and_then_leaks_less() -> None:
+    setting = {"steps": 2, "noise": 1.0, "absent": 1}
+    found = [
+        exact_epsilon(Epoch(**setting, left_out=chance), epochs=3, delta=1e-5)[:2]
+        for chance in (0.0, 1e-9, 1 / 3)
+    ]
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-4)
+    assert found[2][0] < 0.98 * found[0][0]

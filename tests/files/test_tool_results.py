@@ -225,6 +225,19 @@ def test_both_frames_of_privacy_guard_are_read_by_either(tmp_path: Path, given: 
     assert set(prints) == {"df_train_user.csv", "df_test_user.csv"}
 
 
+def test_frames_are_recognised_by_their_columns(tmp_path: Path) -> None:
+    for side, scores in (("train", [3.0, 2.0]), ("test", [1.0, 0.0])):
+        users = [f"{side}{number}" for number in range(2)]
+        table(tmp_path / f"lira_{side}.csv", {"user_id": users, "score": scores})
+        table(tmp_path / f"latest_{side}.csv", {"user_id": users, "score": scores})
+        table(tmp_path / f"df_{side}.csv", {"income": [1.0, 2.0], "score": scores})  # of a bank
+    assert same(read(tmp_path / "lira_train.csv"), [3.0, 2.0], [1.0, 0.0])
+    with pytest.raises(InvalidArgument, match="which side it is"):
+        read(tmp_path / "latest_train.csv")
+    with pytest.raises(InvalidArgument, match="'score' and 'member'"):
+        read(tmp_path / "df_train.csv")
+
+
 def test_frames_with_their_index_are_read(tmp_path: Path) -> None:
     """As ``to_csv`` of pandas writes them."""
     (tmp_path / "df_train_user.csv").write_text(",user_id,score\n0,0,3.0\n1,1,2.0\n")

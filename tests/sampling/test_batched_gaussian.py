@@ -33,7 +33,7 @@ ENGINES = ["numpy", "numba", "torch"]
 SAMPLERS: list[Sampler] = [
     Shuffle(),
     PartialShuffle(12),
-    BatchThenShuffle(),
+    BatchThenShuffle(drop_last=True),
     BallsInBins(),
     Sequential(),
     Poisson(),
@@ -198,7 +198,7 @@ def test_one_step_is_the_gaussian_mechanism(
 def test_only_who_keeps_batches_together_depends_on_their_size() -> None:
     small, large = (replace(SHUFFLED, batch_size=size) for size in (1, 1000))
     assert small.law == large.law
-    plays = replace(SHUFFLED, sampler=BatchThenShuffle(), batch_size=50)
+    plays = replace(SHUFFLED, sampler=BatchThenShuffle(drop_last=True), batch_size=50)
     assert (plays.law.present, plays.law.absent) == (100, 99)
     plays = replace(SHUFFLED, sampler=PartialShuffle(1000), batch_size=30)
     assert plays.law.steps == 34
@@ -580,3 +580,14 @@ def test_tails_on_cuda(cuda: str) -> None:
     for found in (above, below):
         assert np.all(scipy.stats.binom.cdf(found, runs, chance) > FLAKE)
         assert np.all(scipy.stats.binom.sf(found - 1, runs, chance) > FLAKE)
+
+
+def test_the_game_leaves_the_record_out_too(rng: np.random.Generator) -> None:
+    """One batch, in half of the epochs: scores are the losses of two mixtures."""
+    plays = BatchedGaussian(sampler=Shuffle(drop_last=True), noise_multiplier=0.7, steps=1)
+    assert plays.engine == "numpy"
+    scores = plays.play(4_000, rng)
+    for mean, played in ((2, scores.inside), (1, scores.outside)):
+        x = 0.7 * rng.standard_normal(4_000) + mean * (rng.random(4_000) < 0.5)
+        above, below = (1 + np.exp((2 * m * x - m * m) / (2 * 0.7**2)) for m in (2, 1))
+        assert scipy.stats.ks_2samp(np.log(above / below), played).pvalue > FLAKE

@@ -296,7 +296,8 @@ EVERY = [
     (Shuffle(), Law(steps=12, absent=1)),
     (PartialShuffle(10), Law(steps=3, absent=1)),
     (PartialShuffle(1000), Law(steps=12, absent=1)),
-    (BatchThenShuffle(), Law(steps=12, absent=7)),
+    (BatchThenShuffle(drop_last=True), Law(steps=12, absent=7)),
+    (BatchThenShuffle(), Law(steps=12, absent=4)),
     (BallsInBins(), Law(steps=12, absent=0)),
     (Poisson(), Law(steps=12, absent=0, rate=1 / 12)),
     (Poisson(rate=0.3, steps=12), Law(steps=12, absent=0, rate=0.3)),
@@ -351,3 +352,14 @@ def test_a_pinned_sampler_draws_alike_for_a_record_less(rng: np.random.Generator
     assert expected_rate(pinned, 47, 4) == 4 / 48
     assert pin_sampler(Shuffle(), 48, 4) == Shuffle()
     assert expected_rate(Shuffle(), 48, 4) == 4 / 48
+
+
+def test_the_law_leaves_out_at_least_what_the_sampler_does(rng: np.random.Generator) -> None:
+    for sampler in (Shuffle(drop_last=True), PartialShuffle(10, drop_last=True)):
+        assert find_law(sampler, 2, 4).left_out == 1 / 3
+        came = sum(0 in np.concatenate(list(sampler.batches(11, 4, rng=rng))) for _ in range(2000))
+        assert scipy.stats.binomtest(2000 - came, 2000, 1 / 3, alternative="greater").pvalue > FLAKE
+    assert not find_law(PartialShuffle(8, drop_last=True), 2, 4).left_out
+    assert not find_law(Shuffle(), 2, 4).left_out
+    with pytest.raises(InvalidArgument):
+        Law(steps=2, absent=1, left_out=1.0)

@@ -10,11 +10,15 @@ were formed before they were shuffled). With v = exp(x/σ²) the loss of an epoc
 and L > τ says Σ_t g(v_t/K) > 0 with g(r) = r^a (r − 1) and ln K = τ + (2a + 1)/(2σ²): a sum of
 *independent* terms. So both tails of L are a convolution power of one law, taken by FFT, and the
 target's own term in closed form. Epochs are independent and add.
+
+Where an epoch leaves the record out with chance p, all batches have mean 0 with this chance, with
+the record and without it. Both densities are mixtures with the same third one, and L > τ says
+Σ_t g(v_t/K) > c with c = (1 − e^{−τ}) K^{−a} e^{a²/2σ²} T p/(1 − p), still a sum.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -63,11 +67,13 @@ class Epoch:
         steps: T.
         noise: σ.
         absent: a.
+        left_out: p.
     """
 
     steps: int
     noise: float
     absent: int
+    left_out: float = 0.0
 
     def __post_init__(self) -> None:
         if self.steps > _MOST_STEPS:
@@ -83,33 +89,54 @@ class Epoch:
 
     def tails(self, tau: float, *, points: int) -> tuple[float, float, float, float]:
         """Return P(L ≤ τ), P(L > τ), Q(L ≤ τ), Q(L > τ), each in its own direction."""
+        if self.left_out and self.steps > 1 and self._stands_out():
+            return replace(self, steps=1).tails(tau, points=points)
         log_k = tau + (2 * self.absent + 1) / (2 * self.noise**2)
-        sums, masses = self._others(log_k, points)
-        upper, lower = _branches(-sums, self.absent)
+        least = self._least_that_tells(tau, log_k)
+        sums, masses = self._others(log_k, points, least)
+        upper, lower = _branches(least - sums, self.absent)
         high, low = (self.noise * (branch + log_k) for branch in (upper, lower))
         found = []
-        beyond = max(0.0, 1.0 - float(masses.sum()))  # sums that no target can pull below 0
-        for mean in (self.absent + 1, self.absent):
+        beyond = max(0.0, 1.0 - float(masses.sum()))  # sums that no target can pull below ``least``
+        for mean in (self.absent + 1, self.absent, 0)[: 3 if self.left_out else 2]:
             between, above = _split_normal(low - mean / self.noise, high - mean / self.noise)
             found += [float((masses * between).sum()), float((masses * above).sum()) + beyond]
+        if self.left_out:
+            kept, missing = 1 - self.left_out, [self.left_out * tail for tail in found[4:]]
+            found = [kept * tail + missing[at % 2] for at, tail in enumerate(found[:4])]
         return found[0], found[1], found[2], found[3]
 
+    def _least_that_tells(self, tau: float, log_k: float) -> float:
+        """Return c: the loss exceeds τ where the sum of g does so to this."""
+        if not self.left_out:
+            return 0.0
+        scale = self.absent**2 / (2 * self.noise**2) - self.absent * log_k
+        scale += math.log(self.steps * self.left_out / (1 - self.left_out))
+        if scale - min(tau, 0.0) > 600.0:  # c would overflow: no sum is that small
+            return -math.inf
+        return -math.expm1(-tau) * math.exp(scale)
+
     def reveals_the_batch(self) -> bool:
+        """Return whether this is the Gaussian mechanism: the target's batch always stands out."""
+        return not self.left_out and self._stands_out()
+
+    def _stands_out(self) -> bool:
         """Return whether the target's batch stands out so far that only its own value counts."""
         mistaken = (self.steps - 1) * scipy.special.ndtr(-self.absent / (math.sqrt(2) * self.noise))
         return bool(self.steps == 1 or (self.absent > 0 and mistaken < self.least))
 
-    def _others(self, log_k: float, points: int) -> tuple[FloatArray, FloatArray]:
+    def _others(self, log_k: float, points: int, decisive: float) -> tuple[FloatArray, FloatArray]:
         """The law of the other batches' sum of g, below the value that decides by itself."""
         floor = _floor(self.absent)
         if self.steps == 1:
-            return np.zeros(1), np.ones(1)
+            some = int(floor <= decisive)  # else the target's term alone is more
+            return np.zeros(some), np.ones(some)
         terms = self.steps - 1
         least, centring = self._least_sum(log_k, terms)
         least = max(least, terms * floor)
-        if least > -floor:  # no target can pull such a sum below 0
+        if least > decisive - floor:  # no target can pull such a sum below ``decisive``
             return np.zeros(0), np.zeros(0)
-        top = -least - floor  # a single term above this makes the sum positive
+        top = decisive - least - floor  # a single term above this decides
         spare = 8 + math.ceil(6 * math.sqrt(terms))  # cells; what rounding to the grid may scatter
         width = (top - min(least, 0.0) - floor) / (points - spare)
         # The grid has a point where terms crowd when K is large: g ≈ 0, or −1 where a = 0.
@@ -118,7 +145,7 @@ class Epoch:
         edges = crowd + width * cells
         law = self._discretise(edges, log_k)
         if terms == 1:  # the sum is this term: an FFT would only add rounding
-            decided = edges < -floor
+            decided = edges < decisive - floor
             return edges[decided], law[decided]
         middle = (2 * self.absent + 1) / (2 * self.noise**2) + 0.25
         at = math.floor((least - terms * crowd) / width) - spare + np.arange(points)
@@ -145,7 +172,7 @@ class Epoch:
         )
         with np.errstate(over="ignore"):
             masses = power[at % points] * np.exp(terms * log_total + tilt * sums)
-        keep = (sums < -floor) & (np.abs(masses) > _LEAST / (1e3 * points))
+        keep = (sums < decisive - floor) & (np.abs(masses) > _LEAST / (1e3 * points))
         return sums[keep], masses[keep]
 
     def _chance_above(self, top: float, log_k: float) -> float:
@@ -337,11 +364,14 @@ def _nodes(epoch: Epoch) -> FloatArray:
         return np.asarray(epoch.tails(-float(tau), points=points)[2] > epoch.least)
 
     ends = []
+    # Where records are left out, losses end abruptly: the last that is alive is wanted.
+    near, side = (1e-6, 0) if epoch.left_out else (0.02, 1)
     for alive in (lower, upper):
         end = search.grow(alive, 0.5, limit=_FARTHEST)
-        ends.append(float(search.bisect(alive, 0.0, end, relative=0.02)[1]))
+        ends.append(float(search.bisect(alive, 0.0, end, relative=near)[side]))
+    count = 2 * _NODES - 1 if epoch.left_out else _NODES
     # Denser near 0, where the bulk is: the upper tail may reach a hundred times as far.
-    places = np.linspace(-math.asinh(1.0), math.asinh(ends[1] / ends[0]), _NODES)
+    places = np.linspace(-math.asinh(1.0), math.asinh(ends[1] / ends[0]), count)
     return np.asarray(ends[0] * np.sinh(places))
 
 
@@ -367,8 +397,10 @@ def _compose_epochs(
     cells = int(np.clip(_MOST_CELLS / epochs, _FEWEST_CELLS, 4 * _FEWEST_CELLS)) // sparse
     fine = np.linspace(taus[0], taus[-1], cells + 1)
     step = float(fine[1] - fine[0])
-    present = _masses(taus, tails[:, 0], tails[:, 1], fine, epoch.least)
-    absent = _masses(taus, tails[:, 2], tails[:, 3], fine, epoch.least)
+    # Where records are left out, losses crowd at 0 and end abruptly: a spline would overshoot.
+    curve = scipy.interpolate.PchipInterpolator if epoch.left_out else scipy.interpolate.CubicSpline
+    present = _masses(taus, tails[:, 0], tails[:, 1], fine, epoch.least, curve)
+    absent = _masses(taus, tails[:, 2], tails[:, 3], fine, epoch.least, curve)
     laws = (
         LossDistribution(start=float(fine[0]), step=step, masses=present),
         LossDistribution(start=-float(fine[-1]), step=step, masses=absent[::-1]),
@@ -378,11 +410,16 @@ def _compose_epochs(
 
 
 def _masses(
-    taus: FloatArray, below: FloatArray, above: FloatArray, fine: FloatArray, least: float
+    taus: FloatArray,
+    below: FloatArray,
+    above: FloatArray,
+    fine: FloatArray,
+    least: float,
+    curve: Callable[..., Callable[[FloatArray], FloatArray]],
 ) -> FloatArray:
     """Masses at ``fine`` from tails at ``taus``, where both tails keep their digits."""
     sure = (below > least / 10) & (above > least / 10)
-    odds = scipy.interpolate.CubicSpline(taus[sure], np.log(above[sure]) - np.log(below[sure]))
+    odds = curve(taus[sure], np.log(above[sure]) - np.log(below[sure]))
     at = odds(np.clip(fine, taus[sure][0], taus[sure][-1]))
     survival, reached = scipy.special.expit(at), scipy.special.expit(-at)
     cells = np.where(at[:-1] > 0, np.diff(reached), -np.diff(survival))
@@ -433,7 +470,7 @@ def _read_with_error(
 
 def _lost(epoch: Epoch, epochs: int) -> float:
     """How much of δ may be missing."""
-    return 0.0 if epoch.steps == 1 else epochs * _LOST * epoch.least
+    return 0.0 if epoch.steps == 1 and not epoch.left_out else epochs * _LOST * epoch.least
 
 
 def _check_delta(epoch: Epoch, epochs: int, delta: float) -> None:

@@ -99,7 +99,8 @@ class BatchedGaussian:
     @property
     def engine(self) -> Engine:
         """What computes the trials here."""
-        fused = self.law.rate is None  # kernels are for samplers that commands can ask for
+        # Kernels are for samplers that commands can ask for
+        fused = self.law.rate is None and not self.law.left_out
         if self.device == "cpu":
             return "numba" if fused and has("numba") else "numpy"
         return "triton" if fused and has("triton") else "torch"
@@ -242,8 +243,24 @@ def _score(arrays: Arrays, draw: Draw, law: Law, sigma: float) -> Any:
     x = standard_normals(draw, law.steps, xp=arrays.xp, device=arrays.device) * sigma
     mean = _mean(law, draw.world)
     if law.rate is None:
-        x[..., 0] += mean
-        return one_of(x, sigma=sigma, present=law.present, absent=law.absent, xp=arrays.xp)
+        x[..., 0] += mean * _count_taken(arrays, draw, law) if law.left_out else mean
+        return one_of(
+            x,
+            sigma=sigma,
+            present=law.present,
+            absent=law.absent,
+            left_out=law.left_out,
+            xp=arrays.xp,
+        )
+    taken = _count_taken(arrays, draw, law)
+    x = x + mean * (arrays.whole(range(law.steps)) < taken[..., None])
+    return each_with(
+        x, sigma=sigma, present=law.present, absent=law.absent, rate=law.rate, xp=arrays.xp
+    )
+
+
+def _count_taken(arrays: Arrays, draw: Draw, law: Law) -> Any:
+    """Return how many batches of each epoch have the target, shape ``(runs, epochs)``."""
     w0, w1, *_ = words(
         arrays, draw.key, PLACES + draw.world, runs=draw.every, blocks=range(draw.epochs)
     )
@@ -251,10 +268,7 @@ def _score(arrays: Arrays, draw: Draw, law: Law, sigma: float) -> Any:
     for chance in _chances(law):
         high, low = chance >> 32, chance & LOW
         taken = taken + ((w1 < high) | ((w1 == high) & (w0 < low)))
-    x = x + mean * (arrays.whole(range(law.steps)) < taken[..., None])
-    return each_with(
-        x, sigma=sigma, present=law.present, absent=law.absent, rate=law.rate, xp=arrays.xp
-    )
+    return taken
 
 
 def _in_parts(draw: Draw, law: Law, sigma: float) -> FloatArray:
@@ -296,7 +310,7 @@ def _mean(law: Law, world: int) -> int:
 def _chances(law: Law) -> list[int]:
     """Return chances of more than 0, 1, … batches with the target in an epoch, in units of 2⁻⁶⁴."""
     if law.rate is None:
-        return []
+        return [int((1 - law.left_out) * 2.0**64)]
     chances = []
     for taken in range(law.steps):
         chance = min(int(bdtrc(taken, law.steps, law.rate) * 2.0**64), 2**64 - 1)

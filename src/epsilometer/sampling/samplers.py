@@ -41,6 +41,7 @@ class Law:
             ``"allocation"``: it picks a batch uniformly, whatever the other records do.
             ``"permutation"``: it is permuted uniformly with others, one of each batch. Empty where
             nothing is promised; then batches count as known.
+        left_out: Largest chance that an epoch leaves the record out; only without a ``rate``.
 
     Example:
         >>> Law(steps=10, absent=1).present
@@ -51,11 +52,14 @@ class Law:
     absent: int
     rate: float | None = None
     secrecy: Secrecy = field(default="", repr=False, compare=False)
+    left_out: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
         _validate.whole(1, steps=self.steps)
         _validate.whole(0, absent=self.absent)
         _check_rate(self.rate)
+        if self.left_out:
+            _validate.open_unit(left_out=self.left_out)
 
     @property
     def present(self) -> int:
@@ -220,7 +224,7 @@ class Shuffle:
 
     Attributes:
         drop_last: Leave a ragged last batch out; other records are left out every epoch. The
-            accountant counts on none: with few batches the ε of such training can be smaller.
+            accountant takes 1/(T + 1), more than can be. If none are, ``Shuffle()`` is tight.
 
     Example:
         >>> [b.tolist() for b in Shuffle().batches(6, 2, rng=np.random.default_rng(0))]
@@ -240,7 +244,8 @@ class Shuffle:
 
     def law(self, steps: int, batch_size: int | None) -> Law:
         """Return the law of a record in one of all batches."""
-        return Law(steps=steps, absent=1, secrecy="permutation")
+        chance = self.drop_last / (steps + 1)
+        return Law(steps=steps, absent=1, secrecy="permutation", left_out=chance)
 
     def block(self, records: int) -> int:
         """Return how many records are permuted among themselves: all."""
@@ -313,6 +318,8 @@ class PartialShuffle:
                 "Expected PartialShuffle by blocks, got a sliding one: the law of its batches "
                 "is not known. Audit the training itself."
             )
+        if self.drop_last and self.buffer > steps * batch_size:  # all records are one block
+            return Law(steps=steps, absent=1, left_out=1 / (steps + 1))
         # Without secrecy: a last block that is shorter fills fewer batches.
         return Law(steps=min(steps, -(-self.buffer // batch_size)), absent=1)
 
@@ -347,14 +354,13 @@ class PartialShuffle:
 class BatchThenShuffle:
     """Consecutive slices that never change, in a fresh uniform order every epoch.
 
-    A ragged last slice is shuffled among the others.
-
     Accountant: the shuffle accountant for batch-then-shuffle. The batch-mates of a record are
     always the same, so its batch can be made to stand out: ε is larger than of :class:`Shuffle`.
+    Without ``drop_last`` a slice may be of one record: a batch stands out by B + 1, not 2B.
     Who: ``dataset.batch(…).shuffle(…)`` in ``tf.data``; batches made in advance.
 
     Attributes:
-        drop_last: Leave a ragged last slice out.
+        drop_last: Leave a ragged last slice out, which is else shuffled among the others.
 
     Example:
         >>> [b.tolist() for b in BatchThenShuffle().batches(6, 2, rng=np.random.default_rng(0))]
@@ -373,10 +379,10 @@ class BatchThenShuffle:
         return (slices[place] for place in rng.permutation(len(slices)))
 
     def law(self, steps: int, batch_size: int | None) -> Law:
-        """Return the law of a record whose companions are all +1: its batch stands out by 2B."""
+        """Return the law of a record with companions of +1; all other slices sum up alike."""
         if batch_size is None:
             raise InvalidArgument(f"Expected a batch_size with {self!r}, got none.")
-        return Law(steps=steps, absent=2 * batch_size - 1)
+        return Law(steps=steps, absent=2 * batch_size - 1 if self.drop_last else batch_size)
 
     def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
         """Return ln of the chance of the likeliest epoch: all orders of slices are as likely."""
@@ -567,7 +573,7 @@ def _same_steps(own: int | None, steps: int) -> int:
 
 
 def _log_orders(sizes: IntArray) -> float:
-    """Return ln of the number of orders that put the same records into each batch."""
+    """Return ln of the number of orders with the same batches."""
     return sum(math.lgamma(size + 1) for size in sizes.tolist())
 
 
@@ -577,9 +583,7 @@ def _cut_order(order: IntArray, batch_size: int, drop_last: bool) -> Iterator[In
 
 
 def _draw_subset(records: int, size: int, rng: np.random.Generator) -> IntArray:
-    picked = rng.choice(records, size, replace=False, shuffle=False)
-    picked.sort()
-    return picked
+    return np.sort(rng.choice(records, size, replace=False, shuffle=False))
 
 
 def _permute_blocks(records: int, buffer: int, rng: np.random.Generator) -> IntArray:
@@ -589,8 +593,7 @@ def _permute_blocks(records: int, buffer: int, rng: np.random.Generator) -> IntA
 
 
 def _slide_buffer(records: int, buffer: int, rng: np.random.Generator) -> IntArray:
-    waiting = list(range(buffer))
-    taken = []
+    waiting, taken = list(range(buffer)), []
     for coming, pick in enumerate(rng.integers(buffer, size=records - buffer).tolist(), buffer):
         taken.append(waiting[pick])
         waiting[pick] = coming

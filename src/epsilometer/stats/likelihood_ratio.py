@@ -28,7 +28,9 @@ from typing import Any
 import numpy as np
 
 
-def one_of(x: Any, *, sigma: float, present: float, absent: float, xp: Any = np) -> Any:
+def one_of(
+    x: Any, *, sigma: float, present: float, absent: float, left_out: float = 0.0, xp: Any = np
+) -> Any:
     r"""ln Λ when one of the T batches, each as likely, has mean a = present or b = absent.
 
     .. math:: \ln\Lambda = \sum_{\text{epochs}} -\frac{a^2 - b^2}{2\sigma^2}
@@ -40,9 +42,18 @@ def one_of(x: Any, *, sigma: float, present: float, absent: float, xp: Any = np)
         sigma: Standard deviation of the noise.
         present: Mean of the target's batch with the target.
         absent: Mean of it without.
+        left_out: Chance that an epoch leaves the target out, with which no batch stands out.
         xp: NumPy or torch, whichever ``x`` belongs to.
     """
     scaled = x / sigma**2
+    if left_out:
+
+        def log_mixture(mean: float) -> Any:
+            kept = _log_sum(mean * scaled, xp) - mean**2 / (2 * sigma**2)
+            kept = kept + math.log((1 - left_out) / x.shape[-1])
+            return xp.logaddexp(kept, kept * 0 + math.log(left_out))
+
+        return (log_mixture(present) - log_mixture(absent)).sum(-1)
     apart = (present - absent) * (present + absent) / (2 * sigma**2)
     ratio = _log_sum(present * scaled, xp) - _log_sum(absent * scaled, xp)
     return (ratio - apart).sum(-1)

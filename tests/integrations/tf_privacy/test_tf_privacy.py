@@ -155,6 +155,13 @@ def test_steps_that_are_not_booked_are_found() -> None:
     assert "steps on the books" in violated(run, books(num_epochs=1))
 
 
+def test_accumulated_batches_are_steps() -> None:
+    """Each adds noise of the multiplier: half of the steps on the books are too few."""
+    run = train(make_optimizer(gradient_accumulation_steps=2))
+    assert not {name for name in violated(run) if "books" in name}
+    assert "steps on the books" in violated(run, books(num_epochs=1))
+
+
 def test_steps_without_noise_are_found() -> None:
     optimizer = make_optimizer()
     run = train(optimizer)

@@ -9,7 +9,7 @@ from epsilometer.files.tool_results.result import Attack, Opened, ToolResult, sa
 from epsilometer.types import FloatArray
 
 _TOOL = "PrivacyGuard"
-_SIDES = ("df_train", "df_test")
+_SIDES = ("train", "test")
 _OF_A_RESULT = {"eps", "eps_lb", "auc", "data_size"}
 _ADVICE = (
     "Save the scores: df_train_user.to_csv('df_train_user.csv') and df_test_user.to_csv("
@@ -20,17 +20,24 @@ _ADVICE = (
 def find_attacks(opened: Opened) -> ToolResult | None:
     """Return scores of ``df_train_user`` and ``df_test_user``; None of what others wrote.
 
+    A frame has the columns ``user_id`` and ``score``. Which side it is, only its name tells.
+
     Raises:
-        InvalidArgument: A user stands in several rows, or there are no scores.
+        InvalidArgument: A user stands in several rows, there are no scores, or the side is unclear.
     """
     if isinstance(opened.tree, dict) and set(opened.tree) >= _OF_A_RESULT:
         reason = "Its eps and eps_lb are ends of a bootstrap, its eps_cp a maximum: no bounds."
         raise say_none(_TOOL, [reason], _ADVICE)
-    side = next((side for side in _SIDES if opened.path.name.startswith(side)), None)
-    if side is None or "score" not in opened.names:
+    if not opened.names >= {"user_id", "score"} or "member" in opened.names:
         return None
-    other = next(each for each in _SIDES if each != side)
-    twin = opened.open_beside(other + opened.path.name.removeprefix(side))
+    name = opened.path.name
+    if sum(name.count(each) for each in _SIDES) != 1:
+        raise InvalidArgument(
+            f"Expected 'train' or 'test' once in the name of {name!r}, whose columns are those of "
+            f"a frame of {_TOOL}: nothing else says which side it is. {_ADVICE}"
+        )
+    side, other = _SIDES if _SIDES[0] in name else _SIDES[::-1]
+    twin = opened.open_beside(name.replace(side, other))
     found = {side: opened, other: twin}
     inside, outside = (_read_scores(found[each]) for each in _SIDES)
     beside = (twin.path,)
@@ -49,8 +56,8 @@ def _refuse_shared(*sides: Any) -> None:
     numbered = all(np.array_equal(side, np.arange(side.size)) for side in sides)
     if not numbered and np.isin(*sides).any():
         raise InvalidArgument(
-            f"Expected other users in {_SIDES[1]} than in {_SIDES[0]}, found some in both. One "
-            "file is a copy, or of another run; or these users were trained on in part."
+            "Expected other users in the test frame than in the training frame, found some in "
+            "both. One file is a copy, or of another run; or these users were trained on in part."
         )
 
 

@@ -43,13 +43,14 @@ _PAGE = Path(__file__).resolve().parent / "federated_scale.md"
 _CELLS = _PAGE.with_suffix(".json")
 _MORE = 2  # rounds that are counted, after the first
 _TARGET = 20
+_STARTS = 1.2  # times as long as one round, at least, that three of Flower's must take
 _INTRO = """# Simulated federated training at scale
 
 Written by `python benchmarks/federated_scale.py`; do not edit. CPU seconds of a further round, one
 thread; {cohort} clients per round, with 1 to 150 records each, batches of {batch}, a network
 64–w–w–10. Memory is what the process held at most, less what it held when the clients' records
 were made. Exponents are those of a power law, fitted to the rows. A dash is a row that was
-not measured, or a simulation that did not end.
+not measured, or a simulation that did not end or told no difference from its start.
 
 Measured on {machine}.
 
@@ -239,7 +240,10 @@ def _ask(case: Case) -> dict[str, float]:
 
 
 def _ask_flower(width: int) -> float | None:
-    """CPU seconds of a further round of Flower's simulation; None where it does not end."""
+    """CPU seconds of a further round of Flower's simulation; None where that cannot be told.
+
+    It may not end; and where a round takes less than the start varies, the difference says nothing.
+    """
     try:
         short, long = (
             float(watch("flower", "sized", f"{rounds} {BASE.cohort} {width} wide")["cpu_seconds"])
@@ -247,7 +251,7 @@ def _ask_flower(width: int) -> float | None:
         )
     except RuntimeError:
         return None
-    return (long - short) / _MORE
+    return (long - short) / _MORE if long > _STARTS * short else None
 
 
 def _read_held() -> int:

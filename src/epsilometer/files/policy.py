@@ -247,7 +247,7 @@ def _find_lax_limit(policy: Policy, found: Audit) -> str:
 
 
 def _find_own_claim(policy: Policy, required: RequiredAudit, found: Audit) -> str:
-    """Say that an audit is judged by a claim of its own, which a policy does not limit."""
+    """Say that no policy limits the ε which an audit claims."""
     own = found.claim
     limited = found.provenance.subject == "Posterior" and policy.posterior.line is not None
     if own is None or required.claim is not None or found.find(RuleFinding) or limited:

@@ -78,6 +78,7 @@ speed: comparison
 	$(BIN)/python benchmarks/canaries.py
 	$(BIN)/python benchmarks/posterior.py
 	$(BIN)/python benchmarks/federated.py
+	$(BIN)/python benchmarks/federated_scale.py
 	$(BIN)/python benchmarks/leave_one_out.py
 	$(BIN)/python benchmarks/membership.py
 	$(BIN)/python benchmarks/history.py

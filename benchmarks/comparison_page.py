@@ -30,9 +30,9 @@ measured is kept in `benchmarks/comparison.json`;
 - **Refuted**: of audits where a claim is false, how many refute it.
 - **Median answer**: where nothing leaks; where the claim is false.
 - **CPU**: seconds of one audit, of all threads; the median of three after a first that loads what
-  there is to load. Of trainings: of all processes, from their start to their end.
+  there is to load. Of training runs: of all processes, from their start to their end.
 - **Memory**: the most that the process held, with all that it imports (ours scikit-learn too, for
-  the question of the classifier); of trainings, all processes.
+  the question of the classifier); of training runs, all processes.
 
 | question | tool | call | false alarms | refuted | median answer | CPU (s) | memory (MB) |
 | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -1,10 +1,15 @@
 """Measure how simulated federated training grows with clients, weights and canaries.
 
-    python benchmarks/federated_scale.py          # writes federated_scale.md
-    python benchmarks/federated_scale.py --tiny   # prints a page of small sizes
+    python benchmarks/federated_scale.py                 # all rows: writes federated_scale.md
+    python benchmarks/federated_scale.py weights:1960    # this row; others stay as measured
+    python benchmarks/federated_scale.py missing         # the rows that were never measured
+    python benchmarks/federated_scale.py page            # the page again
+    python benchmarks/federated_scale.py --tiny          # prints a page of small sizes
 
-Every row is a process of its own, with one thread: CPU seconds of a further round, and its peak
-memory beside that of the clients' records. Flower trains the same clients without canaries.
+Rows are kept in federated_scale.json, and the page is written after each, so that nothing that was
+measured is lost. Every row is a process of its own, with one thread: CPU seconds of a further
+round, and its peak memory beside that of the clients' records. Flower trains the same clients
+without canaries.
 """
 
 import os
@@ -35,6 +40,7 @@ from epsilometer.audits.federated.simulation import FederatedTraining
 from epsilometer.networks.ensemble import cross_entropy
 
 _PAGE = Path(__file__).resolve().parent / "federated_scale.md"
+_CELLS = _PAGE.with_suffix(".json")
 _MORE = 2  # rounds that are counted, after the first
 _TARGET = 20
 _INTRO = """# Simulated federated training at scale
@@ -42,7 +48,8 @@ _INTRO = """# Simulated federated training at scale
 Written by `python benchmarks/federated_scale.py`; do not edit. CPU seconds of a further round, one
 thread; {cohort} clients per round, with 1 to 150 records each, batches of {batch}, a network
 64–w–w–10. Memory is what the process held at most, less what it held when the clients' records
-were made. Exponents are those of a power law, fitted to the four rows.
+were made. Exponents are those of a power law, fitted to the rows. A dash is a row that was
+not measured, or a simulation that did not end.
 
 Measured on {machine}.
 
@@ -113,65 +120,106 @@ def measure_row(case: Case) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and write the page."""
-    if ARGUMENTS:
+    """Measure what is asked for, and write the page after each row."""
+    if ARGUMENTS and ARGUMENTS[0].startswith("{"):
         print(json.dumps(measure_row(Case(**json.loads(ARGUMENTS[0])))))
         return
-    text = _INTRO.format(cohort=BASE.cohort, batch=BATCH, machine=machine())
-    write_page(_PAGE, text + "\n".join((_compare_clients(), _compare_weights(), _compare_counts())))
+    cells = {} if TINY or not _CELLS.exists() else json.loads(_CELLS.read_text("utf-8"))
+    wanted = {
+        **{f"clients:{count}": replace(BASE, clients=count) for count in CLIENTS},
+        **{f"weights:{width}": replace(BASE, width=width) for width in WIDTHS},
+        **{f"canaries:{count}": replace(BASE, canaries=count) for count in COUNTS},
+    }
+    if ARGUMENTS == ["missing"]:
+        wanted = {name: case for name, case in wanted.items() if name not in cells}
+    elif ARGUMENTS:
+        wanted = {name: wanted[name] for name in ARGUMENTS if name != "page"}
+    for name, case in wanted.items():
+        cells[name] = {**_ask(case), "machine": machine()}
+        _keep(cells)
+        if name.startswith("weights"):
+            if case == BASE:
+                cells[name]["shares"] = _profile()
+            cells[name]["flower"] = None if TINY else _ask_flower(case.width)
+            _keep(cells)
+    if TINY or not wanted:
+        write_page(_PAGE, make_page(cells))
 
 
-def _compare_clients() -> str:
-    found = [(count, _ask(replace(BASE, clients=count))) for count in CLIENTS]
+def _keep(cells: dict[str, Any]) -> None:
+    if not TINY:
+        _CELLS.write_text(json.dumps(cells, indent=1, sort_keys=True) + "\n", "utf-8")
+        write_page(_PAGE, make_page(cells))
+
+
+def make_page(cells: dict[str, Any]) -> str:
+    """Return the page of the rows that were measured."""
+    clients, weights, counts = (
+        {int(name.partition(":")[2]): row for name, row in cells.items() if name.startswith(kind)}
+        for kind in ("clients", "weights", "canaries")
+    )
+    machines = "; ".join(sorted({row["machine"] for row in cells.values()}))
+    intro = _INTRO.format(cohort=BASE.cohort, batch=BATCH, machine=machines)
+    shown = (_show_clients, clients), (_show_weights, weights), (_show_counts, counts)
+    return intro + "\n".join(show(found) for show, found in shown if found)
+
+
+def _show_clients(found: dict[int, dict[str, Any]]) -> str:
     rows = [
         f"| {count:,} | {row['records'] / 2**20:.0f} | {row['seconds']:.2f} "
         f"| {row['bytes'] / 2**20:.0f} |"
-        for count, row in found
+        for count, row in sorted(found.items())
     ]
-    power = fit_power(CLIENTS, [row["seconds"] for _, row in found])
     head = (
         "| clients | their records, MiB | a round, s | memory beside them, MiB |\n|---|---|---|---|"
     )
     return (
-        f"## Clients\n\n{found[0][1]['weights']:,} weights, {BASE.canaries:,} canaries. Seconds "
-        f"grow as clients to the power {power:.2f}.\n\n{head}\n" + "\n".join(rows) + "\n"
+        f"## Clients\n\nNetwork {FEATURES}–{BASE.width}–{BASE.width}–{CLASSES}, "
+        f"{BASE.canaries:,} canaries. {_grow('clients', found)}\n\n{head}\n"
+        + "\n".join(rows)
+        + "\n"
     )
 
 
-def _compare_weights() -> str:
-    rows, weights, spent = [], [], []
-    for width in WIDTHS:
-        row = _ask(replace(BASE, width=width))
-        theirs = None if TINY else _ask_flower(width)
-        weights.append(row["weights"])
-        spent.append(row["seconds"])
-        ratio = "–" if theirs is None else f"{theirs / row['seconds']:.1f}"
-        rows.append(
-            f"| {row['weights']:,} | {row['seconds']:.3f} "
-            f"| {'–' if theirs is None else f'{theirs:.2f}'} | {ratio} |"
+def _show_weights(found: dict[int, dict[str, Any]]) -> str:
+    rows = [
+        f"| {row['weights']:,} | {row['seconds']:.3f} "
+        + (
+            f"| {row['flower']:.2f} | {row['flower'] / row['seconds']:.1f} |"
+            if row.get("flower")
+            else "| – | – |"
         )
+        for _, row in sorted(found.items())
+    ]
     head = "| weights | a round, s | Flower, s | ratio |\n|---|---|---|---|"
+    sized = {row["weights"]: row for row in found.values()}
+    shares = "".join(row.get("shares", "") for row in found.values())
     return (
         f"## Weights\n\n{BASE.clients:,} clients, {BASE.canaries:,} canaries; Flower on Ray, with "
-        f"{BASE.cohort} clients that all take part, and no canaries. The aim is {_TARGET}. Seconds "
-        f"grow as weights to the power {fit_power(weights, spent):.2f}.\n\n{head}\n"
+        f"{BASE.cohort} clients that all take part, and no canaries, CPU seconds of all its "
+        f"processes. The aim is {_TARGET}. {_grow('weights', sized)}\n\n{head}\n"
         + "\n".join(rows)
-        + "\n\n"
-        + _profile()
+        + (f"\n\n{shares}" if shares else "\n")
     )
 
 
-def _compare_counts() -> str:
-    found = [(count, _ask(replace(BASE, canaries=count))) for count in COUNTS]
+def _show_counts(found: dict[int, dict[str, Any]]) -> str:
     rows = [
-        f"| {count:,} | {row['seconds']:.2f} | {row['bytes'] / 2**20:.0f} |" for count, row in found
+        f"| {count:,} | {row['seconds']:.2f} | {row['bytes'] / 2**20:.0f} |"
+        for count, row in sorted(found.items())
     ]
-    power = fit_power(COUNTS, [row["seconds"] for _, row in found])
     head = "| canaries | a round, s | memory beside records, MiB |\n|---|---|---|"
     return (
-        f"## Canaries\n\n{found[0][1]['weights']:,} weights, {BASE.clients:,} clients. Seconds "
-        f"grow as canaries to the power {power:.2f}.\n\n{head}\n" + "\n".join(rows) + "\n"
+        f"## Canaries\n\n{BASE.clients:,} clients, the largest network. "
+        f"{_grow('canaries', found)}\n\n{head}\n" + "\n".join(rows) + "\n"
     )
+
+
+def _grow(what: str, found: dict[int, dict[str, Any]]) -> str:
+    if len(found) < 3:
+        return "Too few rows were measured to tell the growth."
+    power = fit_power([*found], [row["seconds"] for row in found.values()])
+    return f"Seconds grow as {what} to the power {power:.2f}."
 
 
 def _profile() -> str:
@@ -190,12 +238,15 @@ def _ask(case: Case) -> dict[str, float]:
     return row
 
 
-def _ask_flower(width: int) -> float:
-    """CPU seconds of a further round of Flower's simulation, of all its processes."""
-    short, long = (
-        float(watch("flower", "sized", f"{rounds} {BASE.cohort} {width} wide")["cpu_seconds"])
-        for rounds in (1, 1 + _MORE)
-    )
+def _ask_flower(width: int) -> float | None:
+    """CPU seconds of a further round of Flower's simulation; None where it does not end."""
+    try:
+        short, long = (
+            float(watch("flower", "sized", f"{rounds} {BASE.cohort} {width} wide")["cpu_seconds"])
+            for rounds in (1, 1 + _MORE)
+        )
+    except RuntimeError:
+        return None
     return (long - short) / _MORE
 
 

@@ -437,7 +437,7 @@ JOBS = (
         sizes=choose_size((10**2, 10**3, 10**4, 10**5), (8, 16)),
         ours=_round,
         note="41,000 weights, 100 canaries; clients have 1 to 150 records. Beside Flower: "
-        "`python benchmarks/federated_scale.py`.",
+        "[at scale](../benchmarks/federated_scale.md).",
     ),
     Job(
         name="audited-step",

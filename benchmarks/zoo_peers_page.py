@@ -121,7 +121,7 @@ How to read it:
   2021. DP-Auditorium and DP-Sniper are not on PyPI; they were imported from their repositories
   (google/differential-privacy at b5b0286, `python/dp_auditorium`; eth-sri/dp-sniper at ee087b2).
   `--python TOOL=PATH` names an interpreter that can import them. Of DP-Auditorium the testers were
-  imported without its generators of data sets, which need Vizier.
+  imported without its generators of datasets, which need Vizier.
 - **smartnoise-eval** 0.3.1 cannot be asked: it compares a synthetic table with its original (its
   `sneval.metrics` are counts, means and errors of them), and has no test of a mechanism. The
   evaluator above is its predecessor's.

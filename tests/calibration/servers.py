@@ -101,6 +101,7 @@ class Server:
         store: Rounds weights as the server stores them.
         pull: By how much of the weights clients pull them back, as training does.
         clipped: Whether clients clip.
+        send: What clients are sent to evaluate, of all weights that were released so far.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Server:
     store: Callable[[Any], Any] = np.float32
     pull: float = 0.0
     clipped: bool = False
+    send: Callable[[list[FloatArray]], FloatArray] = lambda released: released[-1]
     given: dict[str, Any] = field(default_factory=dict)
 
     def watch(self, rng: Rng) -> RoundWatch:
@@ -131,6 +133,7 @@ class Server:
         number = int(rng.integers(self.rounds[0], self.rounds[1] + 1))
         watch, memory = RoundWatch(), dict[str, Any]()
         weights = self.store(rng.normal(size=ends[-1]) / 4)
+        every = [weights]
 
         def split(vector: Any) -> dict[str, Any]:
             parts = np.split(vector, ends[:-1])
@@ -158,6 +161,8 @@ class Server:
             )
             weights = self.store(np.float64(weights) + self.step(seen))
             watch.end(split(weights), same_client=self.share == 1 and accounted.noise is None)
+            every.append(weights)
+            watch.see_sent(split(self.send(every)))
         return watch
 
 
@@ -275,6 +280,22 @@ def take_back_half(seen: Round) -> FloatArray:
     return clip(seen.updates, seen.limit).mean(axis=0) + noise - 0.5 * last
 
 
+def average_rounds(released: list[FloatArray]) -> FloatArray:
+    """Average the weights of all rounds."""
+    return np.asarray(np.mean(released, axis=0))
+
+
+def average_latest(released: list[FloatArray]) -> FloatArray:
+    """Average the weights of the two latest rounds."""
+    return (released[-1] + released[-2]) / 2
+
+
+def look_ahead(released: list[FloatArray]) -> FloatArray:
+    """Go on by momentum of what was released."""
+    steps = np.diff(released, axis=0)
+    return released[-1] + 0.9 ** np.arange(len(steps), 0, -1) @ steps
+
+
 MIXING = np.eye(32) - 0.5 * np.eye(32, k=-1)
 LOW = (0.02, 0.1)
 
@@ -311,6 +332,9 @@ RIGHT = (
     Server(name="large models", shapes=(LARGE,), replies=(4, 12), rounds=(1, 6)),
     Server(name="many clients", replies=(80, 160), rounds=(1, 6)),
     Server(name="two clients", replies=(2, 2), rounds=(1, 32)),
+    Server(name="averages of all rounds sent to evaluate", send=average_rounds),
+    Server(name="averages of two rounds sent to evaluate", send=average_latest),
+    Server(name="sent ahead by momentum", send=look_ahead, rounds=(2, 24)),
     Server(name="float16", store=np.float16, sigmas=(1.0, 4.0)),
     Server(name="bfloat16", store=to_bfloat16, sigmas=(4.0, 30.0), replies=(4, 6)),
 )  # fmt: skip

@@ -244,7 +244,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
         "updates of earlier rounds",
         {**OTHER, "average": Repeat(), "spread": 0.05},
     ),
-    "sums without noise": ("noise along updates", {"draw": lambda number, rng: Centred(rng)}),
+    "sums without noise": ("noise in every part", {"draw": lambda number, rng: Centred(rng)}),
     "seeds of rounds": (
         "noise that cannot be guessed",
         {"draw": lambda number, rng: np.random.default_rng(number)},

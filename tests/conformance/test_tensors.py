@@ -48,6 +48,7 @@ def assert_same(found: StepSummary, expected: StepSummary) -> None:
         assert (a.name, a.count, a.positive) == (b.name, b.count, b.positive)
         assert abs(a.small - b.small) <= 1  # one may lie on the limit, but for rounding
         assert a.squares == pytest.approx(b.squares, rel=1e-5)
+        assert a.total == pytest.approx(b.total, abs=1e-5 * (a.squares * a.count) ** 0.5)
         assert a.largest == pytest.approx(b.largest, rel=1e-6)
         np.testing.assert_allclose(a.rows, b.rows, rtol=1e-5, atol=1e-12)
         np.testing.assert_allclose(a.sketch, b.sketch, rtol=1e-5, atol=1e-6)

@@ -142,6 +142,10 @@ WRONG: dict[str, tuple[Callable[[np.random.Generator], Iterator[Noise]], str]] =
         change(lambda _, v: v * (np.arange(v.size) % 8 > 0).reshape(v.shape)),
         "noise in every part",
     ),
+    "none in sums of tensors": (
+        change(lambda _, v: (v - v.mean()) * (v.size / (v.size - 1)) ** 0.5),
+        "noise in every part",
+    ),
     "every 20th step without": (skip, "noise in every step"),
     "uniform": (
         change(lambda _, v: 3**0.5 * (2 * scipy.stats.norm.cdf(v) - 1)),

@@ -367,7 +367,7 @@ def test_flwr_run_on_ray(tmp_path: Path) -> None:
     with running("flower-superlink", *superlink(port, "--simulation"), env=env, log=log):
         wait_for("SuperLink", lambda: healthy(port), tmp_path)
         submit(app, env, "--federation-config", "num-supernodes=2 client-resources-num-cpus=1")
-        wait_for("result", (tmp_path / "run" / "cosines.npz").exists, tmp_path)
+        wait_for("result", (tmp_path / "run" / "notes.txt").exists, tmp_path)
     found = Written(tmp_path / "run")
     assert found.took.tolist() == [2] * 20
     assert found.final[:20].mean() > found.final[20:].mean()
@@ -399,7 +399,7 @@ def test_superlink_with_supernodes(tmp_path: Path) -> None:
         wait_for("SuperLink", lambda: healthy(port), tmp_path)
         with contextmanager(supernodes)(2, port, env, tmp_path):
             submit(app, env)
-            wait_for("result", (tmp_path / "run" / "cosines.npz").exists, tmp_path)
+            wait_for("result", (tmp_path / "run" / "notes.txt").exists, tmp_path)
     found = Written(tmp_path / "run")
     assert found.took.tolist() == [2]
     assert found.final[0] > found.final[1]  # one canary that took part, and one that did not
@@ -445,7 +445,7 @@ def test_a_server_app_that_is_killed_on_a_deployment_resumes(tmp_path: Path) -> 
             assert not (out / "notes.txt").exists()
             submit(app, env)
             wait_for("result", (out / "result.json").exists, tmp_path)
-            wait_for("end", (out / "cosines.npz").exists, tmp_path)
+            wait_for("end", (out / "notes.txt").exists, tmp_path)
     found = Written(out)
     assert "started 2 times" in found.told
     assert found.took.tolist()[0] >= 6  # one round at least before, and five since
@@ -467,7 +467,7 @@ def test_a_supernode_that_dies_is_a_remark(tmp_path: Path) -> None:
             with contextmanager(supernodes)(1, port, env, tmp_path / "mortal"):
                 submit(app, env)
                 wait_for("round", (out / "watch.npz").exists, tmp_path)
-            wait_for("result", (out / "cosines.npz").exists, tmp_path)  # one of them is dead
+            wait_for("result", (out / "notes.txt").exists, tmp_path)  # one of them is dead
     found = Written(out)
     assert "were errors" in found.told or "did not reply" in found.told
     # Flower's noise is for four replies, whoever is dead.

@@ -188,7 +188,7 @@ def test_every_result_of_a_right_run_is_spared_and_shown(tmp_path: Path) -> None
     )
     low = audit.result(delta=DELTA, claim=5.0)  # refuted by the noise alone
     assert low.verdict == "refuted"
-    assert "the noise that was measured proves" in str(low)
+    assert "the measured noise proves" in str(low)
     for found in (steps, low, audit.report(delta=DELTA)):
         assert found.save(tmp_path / "page.html").stat().st_size > 1000
 

@@ -317,10 +317,13 @@ def test_an_audit_of_canaries_has_reach_power_and_growth(
     ("stated", "said"),
     [
         ({}, "Design: independent runs, one score each."),
-        ({"design": "coins"}, "Design: canaries of one run, each put in by its own fair coin."),
+        (
+            {"design": "coins"},
+            "Design: canaries of one run, each included by its own fair coin toss.",
+        ),
         (
             {"design": "coins", "inclusion": 0.45},
-            "Design: canaries of one run, each put in by its own coin with chance 0.45.",
+            "canaries of one run, each included by its own coin toss with probability 0.45.",
         ),
         ({"design": "fixed"}, "a fixed number of them put in at random."),
         ({"design": "paired"}, "one of each pair put in by a fair coin."),

@@ -25,7 +25,7 @@ RIGHT = [program for program in PROGRAMS.values() if program.right]
 MISSED = {"EPS-0169", "EPS-0170", "EPS-0173", "EPS-0195"}
 AFTERWARDS = {  # found by what is called after the training
     *("EPS-0140", "EPS-0141", "EPS-0142", "EPS-0143"),
-    *("EPS-0154", "EPS-0155", "EPS-0156", "EPS-0157", "EPS-0158", "EPS-0186"),
+    *("EPS-0124", "EPS-0154", "EPS-0155", "EPS-0156", "EPS-0157", "EPS-0158", "EPS-0186"),
     *("EPS-0159", "EPS-0160"),
 }
 AT_ONCE = [program for program in WRONG if program.id not in MISSED | AFTERWARDS]

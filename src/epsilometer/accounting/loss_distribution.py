@@ -40,6 +40,7 @@ _CUT = 1e-9  # of δ, that may do so where ε at one δ is asked for
 _NEGLIGIBLE = 1e-5  # of δ: numerical errors that move ε by less than that
 _RARE = 1e-5  # of δ: how seldom errors of losses that are rounded down add up to more than stated
 _CLEAR = 4e-6  # δ per step, beside which the rounding of an FFT is nothing
+_BELOW = 0.999  # of ε: an ε by Rényi accounting that is less is below it, whatever its rounding
 _VANISHED = -60.0  # logarithm of a frequency that may be left out: below _OUTSIDE
 _GATHERED = 64  # cells that are taken together where only a bound of moments is wanted
 _LARGEST_EXPONENT = 700.0  # of e, that is still a float
@@ -165,16 +166,19 @@ class LossDistribution:
         from those of the next loss by sums of positive numbers: nothing cancels, where a difference
         of two tails would leave no digits of a δ that is small beside them.
         """
-        backwards = self.masses[::-1]
+        # Past the last loss there is nothing.
+        backwards = np.zeros(self.masses.size + 1)
+        backwards[1:] = self.masses[::-1]
         kept = math.exp(-self.tilt * self.step)
         weighed = scipy.signal.lfilter([1.0], [1.0, -kept * math.exp(-self.step)], backwards)
         gaps = scipy.signal.lfilter([0.0, -kept * math.expm1(-self.step)], [1.0, -kept], weighed)
-        gaps = np.append(gaps[::-1], 0.0)
+        gaps, weighed = gaps[::-1], weighed[::-1]
         if self.error < 0:
             # Where tilted δ drowns in the error, δ is at least what it is at a larger loss.
             first = int(np.argmax(gaps > -2 * self.error))
             gaps[:first] = gaps[first] * kept ** np.arange(first, 0, -1)
-        return np.maximum(gaps + self.error, 0.0), np.append(weighed[::-1], 0.0)
+        gaps += self.error
+        return np.maximum(gaps, 0.0, out=gaps), weighed
 
 
 Parts: TypeAlias = Sequence[tuple[LossDistribution, int]]
@@ -243,8 +247,9 @@ def convolve(
     longest = max(masses.size for masses, _ in parts)
     size = scipy.fft.next_fast_len(max(high - low + 1, longest), real=True)
     spectrum, error = _raise_spectrum(parts, size)
-    composed = np.roll(scipy.fft.irfft(spectrum, size), -low)[: high - low + 1]
-    return low, np.maximum(composed, 0.0), error
+    composed = scipy.fft.irfft(spectrum, size, overwrite_x=True)
+    np.maximum(composed, 0.0, out=composed)
+    return low, np.roll(composed, -low)[: high - low + 1], error
 
 
 def _tilt_masses(law: LossDistribution, tilt: float) -> tuple[FloatArray, float]:
@@ -267,22 +272,21 @@ def _raise_spectrum(
     A transform of n numbers whose sum is 1 is right to about 2⁻⁵² log₂ n. Its T-th power X^T is
     then wrong by T |X|^{T−1} of that, and a mass by the mean over frequencies at most.
     """
-    log_size, angle = np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
-    log_sizes = []
-    for masses, times in tilted:
-        spectrum = scipy.fft.rfft(masses, size)
-        with np.errstate(divide="ignore"):
-            log_sizes.append(np.log(np.abs(spectrum)))
-        log_size += times * log_sizes[-1]
-        angle += times * np.angle(spectrum)
-    # Of many steps nearly all frequencies vanish: nothing is computed there.
+    spectra = [scipy.fft.rfft(masses, size) for masses, _ in tilted]
+    log_size = np.zeros(size // 2 + 1)
+    with np.errstate(divide="ignore"):
+        for spectrum, (_, times) in zip(spectra, tilted, strict=True):
+            log_size += times * np.log(np.abs(spectrum))
+    # Of many steps nearly all frequencies vanish: nothing more is computed there.
     alive = np.flatnonzero(log_size > _VANISHED)
     log_size = log_size[alive]
+    angle = np.zeros(alive.size)
     wrong = np.exp(log_size).sum()  # the transform back
-    for one, (_, times) in zip(log_sizes, tilted, strict=True):
-        wrong += times * np.exp(log_size - one[alive]).sum()
+    for spectrum, (_, times) in zip(spectra, tilted, strict=True):
+        wrong += times * np.exp(log_size - np.log(np.abs(spectrum[alive]))).sum()
+        angle += times * np.angle(spectrum[alive])
     raised = np.zeros(size // 2 + 1, np.complex128)
-    raised[alive] = np.exp(log_size + 1j * angle[alive])
+    raised[alive] = np.exp(log_size + 1j * angle)
     return raised, 2.0**-52 * math.log2(size) * float(wrong) / raised.size
 
 
@@ -315,8 +319,15 @@ def _gather(masses: FloatArray) -> tuple[FloatArray, FloatArray]:
         return _GATHERED * np.arange(few.size, dtype=np.float64), np.log(few)
 
 
-def find_epsilon(parts: Parts, delta: float, *, rounding: Rounding) -> float:
-    """Return ε at ``delta`` of a composition, with tails that are honest at any ``delta``."""
+def find_epsilon(parts: Parts, delta: float, *, rounding: Rounding, floor: float = 0.0) -> float:
+    """Return ε at ``delta`` of a composition, with tails that are honest at any ``delta``.
+
+    Args:
+        parts: Laws, and how many of each.
+        delta: δ.
+        rounding: That of the laws.
+        floor: Returned where ε is below it. No law is composed where Rényi accounting shows that.
+    """
     shift = 0.0
     if rounding == "down":
         # The error of each loss has a mean of at most 0 and a width of one cell, so T of them
@@ -324,8 +335,12 @@ def find_epsilon(parts: Parts, delta: float, *, rounding: Rounding) -> float:
         steps, rare = sum(times for _, times in parts), _RARE * delta
         shift = parts[0][0].step * min(steps, math.sqrt(steps * -math.log(rare) / 2))
         delta += rare
+    renyi = _account_renyi(parts, delta)
+    infinite = any(law.infinite for law, _ in parts)
+    if not infinite and float(renyi[2].min()) < _BELOW * floor:
+        return floor
     epsilons = []
-    for tilt, outside in _choose_tilts(parts, delta):
+    for tilt, outside in _choose_tilts(*renyi, delta, sum(times for _, times in parts)):
         law = compose(parts, rounding=rounding, tilt=tilt, outside=outside)
         # Below its window a tilted law has nothing, though the law has: ε there may be too small.
         low = min(tilt, law.start, delta - float(law.delta(law.start)))
@@ -334,16 +349,13 @@ def find_epsilon(parts: Parts, delta: float, *, rounding: Rounding) -> float:
             if law.is_clear(epsilons[-1], delta):
                 break
     # Each holds; only how far it is off differs.
-    return max(0.0, (max if rounding == "down" else min)(epsilons) - shift)
+    return max(floor, (max if rounding == "down" else min)(epsilons) - shift)
 
 
-def _choose_tilts(parts: Parts, delta: float) -> Iterator[tuple[float, float]]:
-    """Yield tilts to try, the last of them 0, and the mass that may lie outside of each window.
+def _account_renyi(parts: Parts, delta: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return tilts λ, ln E[e^{λL}] of a composition without infinite losses, and ε by each.
 
-    Rényi accounting tells where ε is about: at the smallest ε(λ) over orders λ + 1. A tilt t makes
-    δ there e^{tε} / E[e^{tL}] times as large beside the rounding of the FFT, most at t = λ. The
-    smallest tilt that suffices is tried first, since tilted laws are wide; then t = λ. Some cells
-    will do for that.
+    Some cells will do: moments of those bound the moments of all.
     """
     gathered, variance = [], 0.0
     for law, times in parts:
@@ -358,13 +370,24 @@ def _choose_tilts(parts: Parts, delta: float) -> Iterator[tuple[float, float]]:
         log_moments += times * logsumexp(tilts[:, None] * losses + log_masses, axis=1)
     # ε = (ln E[e^{λL}] − ln δ − ln(λ + 1) + λ ln(λ / (λ + 1))) / λ (Canonne et al. 2020)
     epsilons = log_moments - math.log(delta) - np.log1p(tilts) - tilts * np.log1p(1 / tilts)
-    epsilons /= tilts
+    return tilts, log_moments, epsilons / tilts
+
+
+def _choose_tilts(
+    tilts: FloatArray, log_moments: FloatArray, epsilons: FloatArray, delta: float, steps: int
+) -> Iterator[tuple[float, float]]:
+    """Yield tilts to try, the last of them 0, and the mass that may lie outside of each window.
+
+    Rényi accounting tells where ε is about: at the smallest ε(λ) over orders λ + 1. A tilt t makes
+    δ there e^{tε} / E[e^{tL}] times as large beside the rounding of the FFT, most at t = λ. The
+    smallest tilt that suffices is tried first, since tilted laws are wide; then t = λ.
+    """
     best = int(np.argmin(epsilons))
     tilts = np.append(0.0, tilts[: best + 1])
     log_moments = np.append(0.0, log_moments[: best + 1])
     tilted_deltas = delta * np.exp(np.minimum(tilts * epsilons[best] - log_moments, 50.0))
     # Rounding adds up to some 1e-14 times the steps: more than that is wanted, by far.
-    enough = np.flatnonzero(tilted_deltas > _CLEAR * sum(times for _, times in parts))
+    enough = np.flatnonzero(tilted_deltas > _CLEAR * steps)
     first = int(enough[0]) if enough.size else best + 1
     yield float(tilts[first]), max(_OUTSIDE, _CUT * min(1.0, float(tilted_deltas[first])))
     yield from ((float(tilts[i]), _OUTSIDE) for i in (best + 1, 0))

@@ -191,7 +191,10 @@ def _round_up(parts: Sequence[SampledGaussian], delta: float) -> float:
         # Full batches leak no less than sampled ones; here either leaks next to nothing.
         mu = math.sqrt(sum(part.steps / part.noise / part.noise for part in parts))
         return gdp_epsilon(mu, delta) * (1 + _CLOSED_FORM)
-    return max(find_epsilon(laws, delta, rounding="up") for laws in _tabulate_up(composed, delta))
+    with_record, without = _tabulate_up(composed, delta)
+    # Usually the first is the larger one, and the other need not be composed.
+    larger = find_epsilon(with_record, delta, rounding="up")
+    return find_epsilon(without, delta, rounding="up", floor=larger)
 
 
 def _tabulate_up(

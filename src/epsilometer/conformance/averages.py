@@ -192,28 +192,26 @@ class EarlierUpdates(LeanCheck):
 
 
 class NoiseAlong(EvidenceCheck):
-    """Too little noise where updates are, or in the sum of an array.
+    """Too little noise where updates are.
 
     What a right server leaves out of updates makes residuals longer there, never shorter.
     """
 
     name = "noise along updates"
-    expected = "noise of at least the accounted scale in every mixture of updates, and in sums"
+    expected = "noise of at least the accounted scale in every mixture of updates"
     missing = "too few weights beside updates"
 
     def begin(self) -> None:
         """Begin without observations."""
-        self._updates, self._sums, self._seen = Bets(), Bets(), 0
+        self._updates, self._means, self._seen = Bets(), Bets(), 0
         self._count, self._squares, self._least = 0, 0.0, math.inf
 
     def see(self, ended: RoundSums, found: WeightEstimates | None, number: int) -> None:
         """Take the residual of a round, and what its estimates say of mixtures of updates."""
-        parts = [*(part for _, part in ended.split(ended.residual)), ended.residual]
         square = float(np.vdot(ended.mean, ended.mean))
         along = float(np.vdot(ended.mean, ended.residual)) ** 2 / square if square else 1.0
-        sums = np.array([*(float(part.sum()) ** 2 / part.size for part in parts), along])
         self._seen += 1
-        self._sums.add(evidence.scale_ratios(np.ones(sums.size), sums).ravel(), self._seen)
+        self._means.add(evidence.scale_ratios(1, along), self._seen)
         count, squares = (0, 0.0) if found is None else found.explained
         self._updates.add(evidence.scale_ratios(count, squares), self._seen)
         self._count, self._squares = self._count + count, self._squares + squares
@@ -221,7 +219,7 @@ class NoiseAlong(EvidenceCheck):
 
     def compute_evidence(self) -> float | None:
         """Return the evidence so far; None where nothing could have been found."""
-        value = evidence.average([self._updates.value(), self._sums.value()])
+        value = evidence.average([self._updates.value(), self._means.value()])
         return self.hide_little(value, could_find=self._count > 0)
 
     def describe(self) -> str:

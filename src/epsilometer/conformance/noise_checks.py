@@ -62,7 +62,7 @@ class _Scale(NoiseCheck):
 
 
 class _Tensors(NoiseCheck):
-    """Too little noise in one tensor, row or coordinate."""
+    """Too little noise in one tensor, row or coordinate, or in the sum of a tensor."""
 
     name = "noise in every part"
     expected = "noise of at least the accounted scale in every tensor, row and coordinate"
@@ -70,7 +70,7 @@ class _Tensors(NoiseCheck):
 
     def begin(self) -> None:
         self._names: tuple[str, ...] = ()
-        self._counts = self._squares = np.zeros(0)
+        self._counts = self._squares = self._sums = np.zeros(0)
         self._row_sizes = self._rows = np.zeros(0)
         self._small = self._count = self._steps = 0
 
@@ -78,6 +78,7 @@ class _Tensors(NoiseCheck):
         if not self._names:
             self._names = tuple(part.name for part in step.tensors)
             self._counts, self._squares = np.zeros((2, len(self._names)))
+            self._sums = np.zeros(len(self._names) + 1)  # the last is that of all tensors
             sizes = [part.rows.size for part in step.tensors]
             self._has_rows = sum(sizes) <= MOST_ROWS
             self._row_sizes = np.concatenate(
@@ -88,6 +89,9 @@ class _Tensors(NoiseCheck):
         self._steps += 1
         self._counts += [part.count for part in step.tensors]
         self._squares += [part.squares for part in step.tensors]
+        totals = [(part.total, part.count) for part in step.tensors]
+        totals.append((sum(total for total, _ in totals), step.count))
+        self._sums += [total**2 / count for total, count in totals]
         if self._has_rows:
             self._rows += np.concatenate([part.rows for part in step.tensors])
         self._small += sum(part.small for part in step.tensors)
@@ -99,7 +103,12 @@ class _Tensors(NoiseCheck):
             for ratios in evidence.scale_ratios(self._counts, self._squares)
         ]
         small = evidence.average(evidence.small_ratios(self._small, self._count))
-        return evidence.average([evidence.average(tensors), self._row_value(), small])
+        values = [evidence.average(tensors), self._sum_value(), self._row_value(), small]
+        return evidence.average(values)
+
+    def _sum_value(self) -> float:
+        """Return evidence of the sums of tensors, in which noise may cancel."""
+        return evidence.average(evidence.scale_ratios(self._steps, self._sums))
 
     def _row_value(self) -> float:
         """Return evidence of the quietest row; the average over all is at least its share of it."""
@@ -121,6 +130,11 @@ class _Tensors(NoiseCheck):
             tensor = int(np.searchsorted(self._starts, row, side="right")) - 1
             rms = math.sqrt(self._rows[row] / (self._row_sizes[row] * self._steps))
             least += f"; in row {row - self._starts[tensor]} of {self._names[tensor]} {rms:.3g}"
+        if self.judge(self._sum_value()) == judge.VIOLATED:
+            tensor = int(np.argmin(self._sums))
+            rms = math.sqrt(self._sums[tensor] / self._steps)
+            name = (*self._names, "all tensors")[tensor]
+            least += f"; in the sum of {name} {rms:.3g}"
         return f"{least}; {self._small / self._count:.2%} of values near 0"
 
     def locate(self) -> str:

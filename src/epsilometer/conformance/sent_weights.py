@@ -21,8 +21,8 @@ _EXPECTED = "clients are sent what was released"
 class SentWeights:
     """What clients are sent after a round, beside what was released in it.
 
-    Other weights may be right: averaged over rounds, say. They are wrong where they hold more of
-    the mean than of the noise.
+    Other weights may be right: averaged over rounds, say, or moved on by momentum. They are wrong
+    where they hold more of the mean than any such sum over rounds with as much noise.
 
     Args:
         level: Chance of flagging a right server.
@@ -32,7 +32,7 @@ class SentWeights:
     """
 
     def __init__(self, *, level: float) -> None:
-        self._level, self._round = level, 0
+        self._level, self._round, self._square = level, 0, 0.0
         self._same = self.other = self._bare = self._first = 0
         self._ended: RoundSums | None = None
         self._released: Arrays = {}
@@ -40,6 +40,7 @@ class SentWeights:
     def hold(self, ended: RoundSums, released: Arrays, number: int) -> None:
         """Keep what was released in a round, which has this number."""
         self._ended, self._released, self._round = ended, released, number
+        self._square += (float(np.linalg.norm(ended.mean)) / ended.unit) ** 2
 
     def drop(self) -> None:
         """Forget the round that was kept: what comes next does not follow it."""
@@ -59,7 +60,7 @@ class SentWeights:
             self.other += 1
 
     def _hold_less_noise(self, ended: RoundSums, sent: Arrays) -> bool:
-        """Tell whether weights hold a larger share of the mean than of the accounted noise."""
+        """Tell whether weights hold more of the mean than the noise in them explains."""
         if ended.accounted.noise is not None:
             return False
         alpha = self._level / (self._round * (self._round + 1)) / 3
@@ -67,9 +68,10 @@ class SentWeights:
         length = float(np.linalg.norm(ended.mean)) / ended.unit
         if limits is None or not length:
             return False
-        # At a rate r, which is at most the upper limit, the share of the mean is N(r, (r/length)²).
-        share = ended.find_share(sent)
-        return (share / limits[1] - 1) * length > float(scipy.stats.norm.isf(alpha))
+        # Rounds k with weights wₖ have noise r² = Σ wₖ², at most the upper limit squared, and along
+        # the mean at most Σ wₖ lengthₖ + r N(0, 1), where Σ wₖ lengthₖ ≤ r √Σ lengthₖ².
+        along = ended.find_share(sent) * length / limits[1]
+        return along - math.sqrt(self._square) > float(scipy.stats.norm.isf(alpha))
 
     def check(self) -> Check:
         """Return the observations so far."""

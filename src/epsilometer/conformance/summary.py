@@ -25,6 +25,7 @@ class TensorSummary:
         name: Name of the tensor; the same in every step.
         count: Coordinates.
         squares: Sum of squares.
+        total: Sum.
         largest: Largest absolute value.
         small: How many are below 0.001 in absolute value.
         positive: How many are above 0.
@@ -35,6 +36,7 @@ class TensorSummary:
     name: str
     count: int
     squares: float
+    total: float
     largest: float
     small: int
     positive: int
@@ -134,6 +136,7 @@ def summarise_tensor(name: str, array: FloatArray, places: NDArray[np.int64]) ->
         name=name,
         count=array.size,
         squares=float(flat @ flat),
+        total=float(flat.sum()),
         largest=float(size.max()),
         small=int(np.count_nonzero(size < evidence.SMALL)),
         positive=int(np.count_nonzero(array > 0)),

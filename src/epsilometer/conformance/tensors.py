@@ -50,7 +50,7 @@ class TensorSummariser:
         far from the limits of float32.
 
     Beside the tensors, a call takes memory for two times ``chunk`` values, and makes one transfer
-    to the host: at most 2 MiB, one number per row, and three for every 4,096 values.
+    to the host: at most 2 MiB, one number per row, and four for every 4,096 values.
 
     Args:
         named: (name, shape) of each tensor.
@@ -188,6 +188,7 @@ class _Total:
 
     values: _Values  # of a small tensor, all; else at the places of the plan
     rows: FloatArray  # sums of squares
+    total: float = 0.0
     positive: int = 0
     small: int = 0
     largest: float = 0.0
@@ -237,6 +238,7 @@ class _Plan:
             name=self.name,
             count=math.prod(self.shape),
             squares=float(rows.sum()),
+            total=total.total / unit,
             largest=total.largest / unit,
             small=total.small,
             positive=total.positive,
@@ -299,6 +301,7 @@ class _Pack:
             else:
                 yield torch.linalg.vector_norm(residual.view(count, -1), dim=1)
         yield memory.index_select(0, self._places)
+        yield memory.view(-1, _LINE).sum(1)
         yield torch.gt(memory, 0, out=spare).view(-1, _LINE).sum(1, dtype=torch.float32)
         memory.abs_()
         yield memory.view(-1, _LINE).amax(1)  # not a number where any is not
@@ -310,11 +313,12 @@ class _Pack:
         for piece in self._pieces:
             first, last = piece.rows
             totals[piece.tensor].rows[first:last] += next(moved).astype(np.float64) ** 2
-        values, positive, largest, small = (next(moved) for _ in range(4))
+        values, sums, positive, largest, small = (next(moved) for _ in range(5))
         start = 0
         for piece in self._pieces:
             total, stop = totals[piece.tensor], start + piece.chosen.size
             total.values[piece.chosen] = values[start:stop]
+            total.total += float(sums[piece.lines].sum(dtype=np.float64))
             total.positive += int(positive[piece.lines].sum(dtype=np.float64))
             total.largest = float(np.maximum(total.largest, largest[piece.lines].max()))
             padding = (piece.lines.stop - piece.lines.start) * _LINE - piece.size

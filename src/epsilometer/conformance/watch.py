@@ -152,6 +152,7 @@ class StepWatch:
                 replace(
                     part,
                     squares=part.squares * own**2,
+                    total=part.total * own,
                     rows=part.rows * own**2,
                     small=part.small if own <= 1 else 0,  # it was counted in other units
                 )

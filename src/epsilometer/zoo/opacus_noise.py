@@ -83,6 +83,8 @@ def _seed_every_tensor(optimizer: Any, number: int, noise: Any) -> Any:
     return _get_scale(optimizer) * torch.randn(noise.shape, generator=generator)
 
 
+program("EPS-0123", part="change_noise")(lambda _, number, noise: noise - noise.mean())
+
 program("EPS-0120", part="change_noise")(lambda _, number, noise: noise[:1].expand_as(noise))
 
 
@@ -147,3 +149,19 @@ class _AddMomentumBeforeNoise(DPOptimizer):
             p.velocity = 0.9 * getattr(p, "velocity", 0.0) + p.summed_grad
             p.summed_grad = p.velocity.clone()
         super().add_noise()
+
+
+@program("EPS-0124", part="kind")
+class _SpareTheGradient(DPOptimizer):
+    """Takes out of the noise what points along the gradient, so that it does no harm."""
+
+    def add_noise(self) -> None:
+        super().add_noise()
+        sums = [p.summed_grad.view_as(p) for p in self.params]
+        length = sum(float((part**2).sum()) for part in sums)
+        if length:
+            noise = [p.grad - part for p, part in zip(self.params, sums, strict=True)]
+            pairs = zip(noise, sums, strict=True)
+            along = sum(float((n * part).sum()) for n, part in pairs) / length
+            for p, part in zip(self.params, sums, strict=True):
+                p.grad = p.grad - along * part

@@ -15,7 +15,7 @@ def list_programs(kind: Kind | None = None) -> tuple[Program, ...]:
 
     Example:
         >>> len(list_programs("step"))
-        66
+        67
     """
     if kind == "step":
         return _sort(step.program.programs)

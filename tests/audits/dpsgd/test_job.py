@@ -41,7 +41,7 @@ def test_diverged_runs_could_only_have_raised_the_bound() -> None:
     """Scores of runs that all diverged prove nothing, although all runs inside are alike."""
     found, view = one(runs=40, claim=0.0, learning_rate=3e38, noise_multiplier=50.0, epochs=3)
     assert view.bound.caveats[-1].startswith("Diverged: 40 of 40 runs with the target, 40 of 40")
-    assert (view.bound.epsilon, found.verdict) == (0.0, judge.NOT_REFUTED)
+    assert (view.bound.epsilon, found.verdict) == (0.0, judge.CANNOT_JUDGE)
 
 
 def test_a_failed_unit_counts_against_all_views(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,11 +103,12 @@ def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str
         for bound in audit.bounds:
             _log.info("epsilometer: %s: %s", bound.adversary, bound)
         _log.info("epsilometer: %s", audit.verdict)
-    write_whole(folder / "notes.txt", ("\n".join(said) + "\n").encode("utf-8"))
     if planting.watch is not None:
         seen, packed = planting.summarise(), io.BytesIO()
         np.savez(packed, final=seen.final, largest=seen.largest, took=seen.took)
         write_whole(folder / "cosines.npz", packed.getvalue())
+    # Last, since it tells that the run has ended.
+    write_whole(folder / "notes.txt", ("\n".join(said) + "\n").encode("utf-8"))
     _log.info("epsilometer: written to %s", folder)
 
 

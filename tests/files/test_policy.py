@@ -135,6 +135,17 @@ def test_a_claim_beyond_reach_or_none_fails(project: Path) -> None:
     assert checked(project) == ("verdict", 4)
 
 
+def test_a_claim_of_the_audit_itself_is_not_what_a_policy_asks(project: Path) -> None:
+    file = project / "audits" / "training.json"
+    em.audit(SPARED, em.Claim(50.0, delta=1e-5)).save(file)
+    write_stamp(file)
+    text = "\n".join(line for line in POLICY.splitlines() if "claim" not in line)
+    (project / "privacy-policy.toml").write_text(text, "utf-8")
+    assert checked(project) == ("limit", 4)
+    em.audit(CAUGHT, em.Claim(1.0, delta=1e-5)).save(file)
+    assert checked(project) == ("verdict", 1)  # what is refuted is so by any policy
+
+
 def test_a_claim_about_clients_is_not_judged_by_an_audit_of_records(project: Path) -> None:
     file = project / "audits" / "training.json"
     em.audit(SPARED, em.Claim(3.0, delta=1e-5, unit="record")).save(file)

@@ -191,3 +191,32 @@ def test_every_result_of_a_right_run_is_spared_and_shown(tmp_path: Path) -> None
     assert "the measured noise proves" in str(low)
     for found in (steps, low, audit.report(delta=DELTA)):
         assert found.save(tmp_path / "page.html").stat().st_size > 1000
+
+
+class MedianNorm(DPOptimizer):
+    def step(self, closure: Any = None) -> Any:
+        rows = [self._get_flat_grad_sample(p).flatten(1).norm(dim=1) for p in self.params]
+        if len(rows[0]):
+            self.max_grad_norm = float(torch.stack(rows).norm(dim=0).median())
+        return super().step(closure)
+
+
+def test_a_clipping_norm_of_the_batch_and_a_large_delta_are_named() -> None:
+    run = prepared(batch=16)
+    run.optimizer.__class__ = MedianNorm
+    with audited(run.engine, run.optimizer, run.loader, canaries=50) as audit:
+        train(run, epochs=3)
+    assert audit.conformance.check("clipping norm").outcome == "violated"
+    said = [audit.result(claim=em.Claim(9.0, delta=delta)).caveats for delta in (1e-5, 0.02)]
+    assert not said[0]
+    assert "no less than 1 in" in said[1][0]
+
+
+@pytest.mark.parametrize(("seed", "outcome"), [(7, "remark"), (2**50 + 7, "conforms")])
+def test_noise_of_a_small_seed_is_remarked(seed: int, outcome: str) -> None:
+    run = prepared(batch=16)
+    run.optimizer.generator = torch.Generator().manual_seed(seed)
+    with audited(run.engine, run.optimizer, run.loader, canaries=50) as audit:
+        train(run)
+    assert audit.conformance.check("noise that cannot be guessed").outcome == outcome
+    assert audit.conformance.verdict == "conforms"

@@ -21,6 +21,8 @@ _ALIKE = 0.98
 _GENERATORS = ("numpy.random.default_rng", "numpy.random.seed", "torch.manual_seed")
 _NAME = "noise that cannot be guessed"
 _EXPECTED = "noise is not that of a small number as a seed"
+_SMALL = 1 << 32  # all smaller seeds can be tried one after the other
+_TORCH = 67280421310721  # the seed of every torch.Generator() that was given none
 
 
 class GuessedNoise:
@@ -76,6 +78,37 @@ class GuessedNoise:
             value=float(self._matched),
             steps=self._first or self._rounds,
         )
+
+
+def check_seed(seed: int | None, *, steps: int) -> Check:
+    """Judge the seed of the generator that draws noise; a small one is a remark.
+
+    Runs that must be repeatable are seeded so. The seed is not named, as results are published.
+
+    Args:
+        seed: What the generator was last seeded with; None where that is unknown.
+        steps: Steps whose noise it drew.
+
+    Example:
+        >>> check_seed(42, steps=1).outcome
+        'remark'
+    """
+    if seed is None or not steps:
+        return leave_untested(_NAME, _EXPECTED, "the seed of the generator is not known")
+    guessed = 0 <= seed < _SMALL or seed == _TORCH
+    seen = "the generator was seeded with a large number"
+    if guessed:
+        seen = (
+            "the generator was seeded with a number that can be guessed: whoever does can subtract "
+            "the noise. Train models that are released in secure mode"
+        )
+    return Check(
+        name=_NAME,
+        outcome=judge.REMARK if guessed else judge.CONFORMS,
+        expected=_EXPECTED,
+        seen=seen,
+        steps=steps,
+    )
 
 
 @cache

@@ -104,6 +104,26 @@ def as_claim(
     return Claim(float(value), float(delta), **known)
 
 
+def warn_of_delta(claim: Claim | None, count: int, unit: str) -> tuple[str, ...]:
+    """Return a caveat where a δ is as large as the chance to be the one whose data is published.
+
+    Args:
+        claim: What is claimed; None where nothing is.
+        count: How many records or clients there are.
+        unit: Which of the two, in the plural.
+
+    Example:
+        >>> warn_of_delta(Claim(3.0, delta=1e-5), 60_000, "records")
+        ()
+    """
+    if claim is None or claim.delta * count < 1:
+        return ()
+    return (
+        f"The claimed δ of {claim.delta:g} is no less than 1 in {count:,} {unit}: publishing one "
+        "of them, drawn at random, would satisfy it. A δ far below is usual.",
+    )
+
+
 def check_delta(delta: float) -> None:
     """Refuse a δ at which every claim is true."""
     _validate.probability(delta=delta)

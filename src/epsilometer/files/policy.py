@@ -41,7 +41,8 @@ class RequiredAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         name: What is audited, for people.
         file: The result: a JSON file or the directory of a run, seen from the policy's folder.
-        claim: Judged in place of the audit's own; needed unless rules about publishing decide.
+        claim: Judged in place of the audit's own; needed unless rules about publishing, or limits
+            of the policy, decide.
         kind: The subject that it must be of, as ``DPSGD`` or ``Classifier``.
         code: Paths whose change after the audit makes it one of other code, seen from the policy's
             folder; by default all Python files of the repository.
@@ -207,7 +208,7 @@ def _list_obstacles(
     kind = found.provenance.subject
     if required.kind and kind != required.kind:
         yield "kind", f"It is of {kind}; {required.kind} is required."
-    if lax := _find_lax_limit(policy, found):
+    if lax := _find_lax_limit(policy, found) or _find_own_claim(policy, required, found):
         yield "limit", lax
     if found.confidence < policy.confidence:
         yield (
@@ -243,6 +244,18 @@ def _find_lax_limit(policy: Policy, found: Audit) -> str:
             has = "none" if own is None else f"{own:g}"
             return f"Its limit {name} is {has}; {asked:g} is required."
     return ""
+
+
+def _find_own_claim(policy: Policy, required: RequiredAudit, found: Audit) -> str:
+    """Say that no policy limits the ε which an audit claims."""
+    own = found.claim
+    limited = found.provenance.subject == "Posterior" and policy.posterior.line is not None
+    if own is None or required.claim is not None or found.find(RuleFinding) or limited:
+        return ""
+    return (
+        f"It claims ε = {own.epsilon:g} at δ = {own.delta:g}, and the policy does not say what it "
+        "must claim: give the required audit a claim."
+    )
 
 
 def _find_limit(found: Audit, name: str) -> float | None:

@@ -60,6 +60,13 @@ def _schedule_clip_norm(training: Training) -> None:
         schedule.step()
 
 
+@program("EPS-1132", part="loop")
+def _cycle_clip_norm(training: Training) -> None:
+    """Let C fall and rise by the number of the epoch."""
+    for epoch in train_epochs(training):
+        training.optimizer.max_grad_norm = (0.8, 0.6, 0.8, 1.0)[epoch % 4]
+
+
 @program("EPS-1114", part="make")
 def _draw_secure_noise(seed: int) -> Training:
     """Draw noise as secure mode does: four draws, halved, from its own generator."""

@@ -13,7 +13,7 @@ from epsilometer.accounting import family, pld
 from epsilometer.audits.dpsgd.canaries import IN_WORDS, Adversary, TargetCanary
 from epsilometer.audits.dpsgd.game import OneRun
 from epsilometer.core.audit import Audit
-from epsilometer.core.claim import Adjacency, Claim
+from epsilometer.core.claim import Adjacency, Claim, warn_of_delta
 from epsilometer.core.findings import Curve, EpsilonFinding
 from epsilometer.core.scores import Scores
 from epsilometer.engine.plan import Plan
@@ -44,12 +44,14 @@ class DPSGDJob:
         runs: The many runs.
         one: The one run; None if there is none.
         adjacency: What training without the target is.
+        records: Records that it is trained on.
         unproven: Why a gradient canary's bounds are not valid; empty where they are.
     """
 
     runs: RunsJob
     one: OneRun | None
     adjacency: Adjacency
+    records: int
     unproven: str = ""
 
     @property
@@ -100,6 +102,7 @@ class DPSGDJob:
             subject=self.runs.subject,
             claim=self.runs.claim,
             findings=tuple(found),
+            caveats=warn_of_delta(self.runs.claim, self.records, "records"),
             provenance=done.provenance,
         )
 

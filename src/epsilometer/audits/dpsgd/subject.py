@@ -261,7 +261,11 @@ def make_job(subject: DPSGD, request: Request) -> DPSGDJob:
         further=further,
     )
     return DPSGDJob(
-        runs=many_runs, one=one, adjacency=subject.adjacency, unproven=explain_unproven(target)
+        runs=many_runs,
+        one=one,
+        adjacency=subject.adjacency,
+        records=len(features),
+        unproven=explain_unproven(target),
     )
 
 

@@ -24,6 +24,7 @@ from epsilometer.audits.federated.iterates import IterateSummary
 from epsilometer.audits.federated.simulation import FederatedTraining
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate
+from epsilometer.core.claim import warn_of_delta
 from epsilometer.core.findings import EpsilonFinding
 from epsilometer.core.settings import DATA
 from epsilometer.engine.engines import InProcess, Local
@@ -243,6 +244,7 @@ class FederatedJob:
             subject=self.subject.title,
             claim=request.claim,
             findings=tuple(findings),
+            caveats=warn_of_delta(request.claim, len(self.subject.clients), "clients"),
             provenance=done.provenance,
         )
 

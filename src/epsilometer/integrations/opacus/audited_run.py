@@ -19,7 +19,7 @@ from epsilometer.audits.dpsgd.canary_run import (
 )
 from epsilometer.core.audit import Audit
 from epsilometer.core.bound import EpsilonEstimate
-from epsilometer.core.claim import Claim, as_claim
+from epsilometer.core.claim import Claim, as_claim, warn_of_delta
 from epsilometer.core.findings import ConformanceFinding, EpsilonFinding
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
@@ -316,7 +316,9 @@ class Audited:
             subject=self._subject,
             claim=claim,
             findings=(*found, self._watch.finding(bound=bound, sampler=sampler)),
-            caveats=(_NO_CLAIM,) if claim is None else (),
+            caveats=(_NO_CLAIM,)
+            if claim is None
+            else warn_of_delta(claim, len(self._loader.dataset), "records"),
             supplied={
                 "privacy_engine": self._engine,
                 "optimizer": self._optimizer,

@@ -25,6 +25,7 @@ from epsilometer.engine.framework_audits import make_framework_audit
 from epsilometer.errors import InvalidArgument
 from epsilometer.sampling.batch_sampler import BatchSampler
 from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle, label_sampler
+from epsilometer.types import FloatArray
 
 
 def is_engine(thing: Any) -> bool:
@@ -128,6 +129,32 @@ def find_noise(optimizer: Any) -> float:
         return booked
     left = booked**-2 - (2 * float(count)) ** -2
     return left**-0.5 if left > 0 else booked
+
+
+def find_seed(optimizer: Any) -> int | None:
+    """Return what the generator of the noise was seeded with; None where it does not say."""
+    generator, device = optimizer.generator, optimizer.params[0].device
+    if generator is None and device.type == "cuda":
+        current = torch.cuda.current_device() if device.index is None else device.index
+        generator = torch.cuda.default_generators[current]
+    elif generator is None and device.type == "cpu":
+        generator = torch.default_generator
+    try:
+        return int(generator.initial_seed())
+    except (AttributeError, RuntimeError):  # true random numbers, as in secure mode
+        return None
+
+
+def measure_rows(parameters: Sequence[Any]) -> FloatArray:
+    """Return the norms of the gradients of single records; none where they are not kept."""
+    rows = [
+        [part.reshape(len(part), p.numel()).norm(dim=1).float() for part in list_gradients(p)]
+        for p in parameters
+    ]
+    if not all(rows) or len({sum(map(len, parts)) for parts in rows}) > 1:
+        return np.zeros(0)
+    norms = torch.stack([torch.cat(parts) for parts in rows]).norm(dim=0)
+    return np.asarray(norms.double().cpu().numpy())
 
 
 def count_taken(optimizer: Any) -> int | None:

@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from epsilometer.conformance.books import Books
 from epsilometer.conformance.carryover import CarryoverCheck
 from epsilometer.conformance.clipping import ClippingWatch
+from epsilometer.conformance.clipping_norms import ClippingNormWatch
 from epsilometer.conformance.evidence_check import leave_untested
+from epsilometer.conformance.guesses import check_seed
 from epsilometer.conformance.loader_watch import LoaderWatch
 from epsilometer.conformance.noise_checks import LEVEL
 from epsilometer.conformance.participation import ParticipationWatch
@@ -35,8 +37,10 @@ from epsilometer.integrations.opacus.objects import (
     count_taken,
     find_logical_sampler,
     find_noise,
+    find_seed,
     is_ghost,
     list_gradients,
+    measure_rows,
 )
 from epsilometer.integrations.opacus.updates import UpdateWatch
 from epsilometer.sampling.samplers import Poisson, Shuffle
@@ -85,6 +89,8 @@ class RunWatch:
         self._silent: dict[float, NoiseGroup] = {}  # steps without noise, by their rate
         self._carryover = CarryoverCheck(level=SHARE)
         self._clipping = ClippingWatch(level=SHARE, missing=_GHOST if self.ghost else "no batch")
+        self._norms = ClippingNormWatch(private=hasattr(optimizer, "unclipped_num_std"))
+        self._seed: int | None = None  # of the generator of the noise
         self._loud = LoudRows(optimizer, self._modules.names, self._clipping, seed)
         self._loader = LoaderWatch(loader, find_logical_sampler(loader))
         self._participation = ParticipationWatch(len(loader.dataset), canaries.rate, level=SHARE)
@@ -123,6 +129,8 @@ class RunWatch:
         """
         found = self._noise.finding(
             self._clipping.check(),
+            self._norms.check(),
+            check_seed(self._seed, steps=self.steps),
             self._carryover.check(),
             self._modules.check(),
             self._updates.check(),
@@ -228,6 +236,8 @@ class RunWatch:
             clip=float(optimizer.max_grad_norm),
             sigma=find_noise(optimizer),
         )
+        self._norms.see(step.clip, functools.partial(measure_rows, params))
+        self._seed = find_seed(optimizer)
         if self._rank == 0:
             self._canaries.add(sums, step.clip * step.added)
         kept = [part.clone() for part in sums] if self._in_place or self._world > 1 else sums

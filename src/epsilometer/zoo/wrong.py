@@ -71,9 +71,6 @@ def _drop_every_eighth(_: str, noise: FloatArray) -> Any:
     return noise * (np.arange(noise.size) % 8 > 0).reshape(noise.shape)
 
 
-program("EPS-0046", part="noise")(lambda _, n: n - n.mean())
-
-
 @program("EPS-0013", part="draw")
 def _skip_some_steps(total: Sums, rng: Rng) -> Sums:
     noise = draw_noise(total, SIGMA * C, rng)

@@ -6,7 +6,6 @@ others. Whatever shows them calls :func:`one_line` first.
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -72,6 +71,8 @@ def to_json_text(plain: Any, *, indent: int | None = 2) -> str:
         >>> to_json_text({"é": "\\x9b\\u202e"}, indent=None)
         '{"é": "\\\\u009b\\\\u202e"}'
     """
+    import json  # here, because the start of every command pays for what is imported above
+
     text = _spell_out(json.dumps(plain, ensure_ascii=False, allow_nan=False))
     if indent is None:
         return text
@@ -119,4 +120,6 @@ def _is_number(text: str) -> bool:
 
 
 def _escape(letter: re.Match[str]) -> str:
+    import json
+
     return json.dumps(letter[0])[1:-1] if letter[0] != "\x7f" else "\\u007f"

@@ -41,7 +41,8 @@ from epsilometer.networks.ensemble import cross_entropy
 
 _PAGE = Path(__file__).resolve().parent / "federated_scale.md"
 _CELLS = _PAGE.with_suffix(".json")
-_MORE = 2  # rounds that are counted, after the first
+_MORE = 2  # rounds that are counted, after the first, with the largest network
+_MOST = 40  # with small networks, whose rounds are short beside the start
 _TARGET = 20
 _STARTS = 1.2  # times as long as one round, at least, that three of Flower's must take
 _INTRO = """# Simulated federated training at scale
@@ -96,11 +97,16 @@ def make_training(case: Case, clients: Any, rounds: int) -> FederatedTraining:
     )
 
 
+def count_rounds(width: int) -> int:
+    """Return how many rounds are counted, after the first."""
+    return min(_MOST, _MORE * max(1, BASE.width // width) ** 2)
+
+
 def measure_row(case: Case) -> dict[str, float]:
     """Return weights, seconds of a round, and bytes beside those of the records."""
     clients = ragged_records(case.clients)
-    held, spent = _read_held(), []
-    for rounds in (1, 1 + _MORE):
+    held, spent, more = _read_held(), [], count_rounds(case.width)
+    for rounds in (1, 1 + more):
         training = make_training(case, clients, rounds)
         canaries = HadamardCanaries(count=2 * case.canaries, dimension=training.size, key=1)
         start = time.process_time()
@@ -114,7 +120,7 @@ def measure_row(case: Case) -> dict[str, float]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "weights": training.size,
-        "seconds": max(1e-9, spent[1] - spent[0]) / _MORE,
+        "seconds": max(1e-9, spent[1] - spent[0]) / more,
         "bytes": peak - held,
         "records": float(sum(x.nbytes + y.nbytes for x, y in clients)),
     }
@@ -244,14 +250,15 @@ def _ask_flower(width: int) -> float | None:
 
     It may not end; and where a round takes less than the start varies, the difference says nothing.
     """
+    more = count_rounds(width)
     try:
         short, long = (
             float(watch("flower", "sized", f"{rounds} {BASE.cohort} {width} wide")["cpu_seconds"])
-            for rounds in (1, 1 + _MORE)
+            for rounds in (1, 1 + more)
         )
     except RuntimeError:
         return None
-    return (long - short) / _MORE if long > _STARTS * short else None
+    return (long - short) / more if long > _STARTS * short else None
 
 
 def _read_held() -> int:

@@ -43,8 +43,8 @@ def poisson(rate: float = RATE, steps: int = STEPS, **settings: Any) -> Any:
     return batch_selection.CyclicPoissonSampling(sampling_prob=rate, iterations=steps, **settings)
 
 
-def gaussian(stddev: float, seed: int = 1) -> Any:
-    return noise_addition.gaussian_privatizer(stddev=stddev, prng_key=seed)
+def gaussian(stddev: float, seed: int = 1, **settings: Any) -> Any:
+    return noise_addition.gaussian_privatizer(stddev=stddev, prng_key=seed, **settings)
 
 
 def run_loop(
@@ -57,6 +57,7 @@ def run_loop(
     transform: Callable[[Any], Any] = lambda sums: sums,
     clip: Any = None,
     canaries: int = 10,
+    dtype: Any = jnp.float32,
     **settings: Any,
 ) -> ConformanceFinding:
     """Train with an audit, and return what it found."""
@@ -80,7 +81,7 @@ def run_loop(
         return optax.apply_updates(params, jax.tree.map(lambda g: -0.01 * g, noisy)), state
 
     compiled = jax.jit(step)
-    params = make_params()
+    params = jax.tree.map(lambda p: p.astype(dtype), make_params())
     state = first = run.privatizer.init(params)
     batches = strategy.batch_iterator(RECORDS, 7) if drawn is None else drawn
     for batch in run.watch_batches(batches):

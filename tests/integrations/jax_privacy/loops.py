@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax_privacy import batch_selection, clipped_grad, noise_addition
+from jax_privacy.accounting import DpParams, SamplingMethod
 
 from epsilometer.core.findings import ConformanceFinding
 from epsilometer.integrations.jax_privacy import audited
@@ -37,6 +38,27 @@ def book(rate: float = RATE, steps: int = STEPS, sigma: float = SIGMA) -> Any:
     if rate < 1:
         step = dp_accounting.PoissonSampledDpEvent(rate, step)
     return dp_accounting.SelfComposedDpEvent(step, steps)
+
+
+def book_cut(most: int, records: int = RECORDS) -> Any:
+    """Book Poisson sampling whose batches are cut off."""
+    step = dp_accounting.TruncatedSubsampledGaussianDpEvent(records, RATE, most, SIGMA)
+    return dp_accounting.SelfComposedDpEvent(step, STEPS)
+
+
+def book_fixed() -> Any:
+    """Book random subsets of one size, as JAX-Privacy does."""
+    return DpParams(
+        noise_multipliers=SIGMA,
+        num_samples=RECORDS,
+        delta=1e-5,
+        batch_size=round(RATE * RECORDS),
+        sampling_method=SamplingMethod.FIXED_BATCH_SIZE,
+    )
+
+
+def draw_fixed() -> Any:
+    return batch_selection.FixedBatchSampling(batch_size=round(RATE * RECORDS), iterations=STEPS)
 
 
 def poisson(rate: float = RATE, steps: int = STEPS, **settings: Any) -> Any:

@@ -25,6 +25,9 @@ from tests.integrations.jax_privacy.loops import (
     SIGMA,
     STEPS,
     book,
+    book_cut,
+    book_fixed,
+    draw_fixed,
     gaussian,
     make_data,
     make_params,
@@ -351,6 +354,26 @@ WRONG: dict[str, tuple[Program, str]] = {
         ),
         "batch sizes",
     ),
+    "batches that are cut off, booked as plain Poisson sampling": (
+        lambda: run_loop(gaussian(SIGMA * CLIP), strategy=poisson(truncated_batch_size=30)),
+        "sampler on the books",
+    ),
+    "batches that are cut off earlier than is booked": (
+        lambda: run_loop(
+            gaussian(SIGMA * CLIP), strategy=poisson(truncated_batch_size=30), books=book_cut(40)
+        ),
+        "sampler on the books",
+    ),
+    "fixed batches with half of the noise, booked as such with all of it": (
+        lambda: run_loop(
+            gaussian(SIGMA * CLIP / 2),
+            strategy=draw_fixed(),
+            books=book_fixed(),
+            steps=STEPS,
+            noise_multiplier=SIGMA / 2,
+        ),
+        "noise on the books",
+    ),
     "the same batches in every epoch": (
         lambda: run_loop(
             gaussian(SIGMA * CLIP), drawn=[*poisson(steps=6).batch_iterator(RECORDS, 4)] * 4
@@ -398,6 +421,12 @@ WRONG: dict[str, tuple[Program, str]] = {
 RIGHT: dict[str, Program] = {
     "Poisson sampling": lambda: run_loop(gaussian(SIGMA * CLIP)),
     "more noise than booked": lambda: run_loop(gaussian(2 * SIGMA * CLIP)),
+    "batches that are cut off as is booked": lambda: run_loop(
+        gaussian(SIGMA * CLIP), strategy=poisson(truncated_batch_size=30), books=book_cut(30)
+    ),
+    "fixed batches, booked as such": lambda: run_loop(
+        gaussian(SIGMA * CLIP), strategy=draw_fixed(), books=book_fixed(), steps=STEPS
+    ),
     "full batches": lambda: run_loop(
         gaussian(SIGMA * CLIP),
         strategy=poisson(1.0),

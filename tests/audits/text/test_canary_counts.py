@@ -237,6 +237,17 @@ def test_a_model_that_is_its_reference_cannot_clear_a_claim() -> None:
         assert ask(planted, leak(planted, 0.0, 1), 1.0, **more).verdict == "not refuted"
 
 
+def test_an_address_that_refuses_cannot_clear_a_claim() -> None:
+    planted = plant()
+    counts = count(planted.included)
+    refusing = Measured(completions=("I cannot help with that.",) * 400)
+    audit = ask(planted, refusing, 1.0, counts=counts)
+    assert audit.verdict == "cannot judge"
+    assert "one answer" in "".join(audit.caveats)
+    various = Measured(completions=tuple(f"{at} is what I say" for at in range(400)))
+    assert ask(planted, various, 1.0, counts=counts).verdict == "not refuted"
+
+
 def test_canaries_are_not_measured_as_other_tokens_than_those_of_training() -> None:
     planted = plant(40)
     module = torch.nn.Sequential(torch.nn.Embedding(200, 4), torch.nn.Linear(4, 200))

@@ -34,7 +34,8 @@ class CausalModel:
 
     Args:
         module: A torch module: from transformers, PEFT, wrapped by Opacus, or your own. One with
-            ``generate``, as those of transformers have it, completes prompts by it.
+            ``generate``, as those of transformers have it, completes prompts by it; one that takes
+            ``logits_to_keep`` computes no others.
         tokenizer: With ``encode`` and ``decode``.
         batch_size: Canaries that are measured at once.
         completions: Whether prompts are completed too, by which memorisation is measured; each up
@@ -152,7 +153,7 @@ class CausalModel:
                 mask = (torch.arange(longest) < sizes[:, None]).long().to(device)
                 found = self._module(input_ids=ids.to(device), attention_mask=mask, **more)
             else:
-                found = self._module(ids.to(device))
+                found = self._module(ids.to(device), **more)
         logits = getattr(found, "logits", found)
         if logits.shape[1] < longest - first:
             raise InvalidArgument(

@@ -1,6 +1,6 @@
 """Audit a language model by canaries that were planted in its training texts."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,12 +155,14 @@ def run_audit(subject: LanguageModel, request: Request) -> Audit:
     claim = request.fill_claim(unit="record")
     if claim is not None and planted.design == "coins":
         claim = request.fill_claim(unit="record", adjacency="add_remove")
-    findings = list_findings(subject, request, model, reference, claim)
+    names = choose_scores(subject.scores, model, reference)
+    scores = {name: SCORES[name](model, reference, planted.canaries) for name in names}
+    findings = list_findings(subject, request, model, reference, claim, scores)
     return Audit(
         subject=subject.title,
         claim=claim,
         findings=tuple(findings),
-        caveats=tuple(_list_caveats(subject, model, reference)),
+        caveats=tuple(_list_caveats(subject, model, reference, names)),
         cites=_cite(subject, planted),
         provenance=request.make_provenance(subject),
     )
@@ -197,12 +199,11 @@ def list_findings(
     model: Measured,
     reference: Measured | None,
     claim: Claim | None,
+    computed: dict[str, FloatArray],
 ) -> Iterator[Finding]:
     """Return a view for each kind of canaries and each score, and what was memorised."""
     planted: PlantedTexts = subject.planted
-    names = choose_scores(subject.scores, model, reference)
-    computed = {name: SCORES[name](model, reference, planted.canaries) for name in names}
-    views = len(names) * len(planted.groups)
+    views = len(computed) * len(planted.groups)
     counts: CanaryCounts | None = subject.counts
     unchanged = _is_unchanged(model, reference)
     for wanted, places in planted.groups:
@@ -219,16 +220,18 @@ def list_findings(
             and claim.adjacency == "replace",
             seed=request.seed,
         )
-        for name in names:
+        for name, every in computed.items():
             scores = split_scores(
                 planted,
                 places,
-                computed[name],
+                every,
                 title=f"{name_group(wanted)}, by {_WORDS.get(name, name)}",
                 adversary=subject.adversary,
             )
-            told = computed[name][places] > -np.inf
-            if unchanged or (name == "reference" and _is_trained(planted, places, reference)):
+            told = every[places] > -np.inf
+            learnt_before = name == "reference" and _is_trained(planted, places, reference)
+            alike = name == "completion" and len(set(model.completions[places])) == 1
+            if unchanged or learnt_before or alike:
                 told = np.zeros_like(told)
             yield measure_view(
                 scores,
@@ -242,7 +245,7 @@ def list_findings(
                 _take_part(model, places),
                 planted.canaries[places],
                 planted.included[places],
-                scores=computed[names[0]][places] if model.log_probs else None,
+                scores=next(iter(computed.values()))[places] if model.log_probs else None,
                 confidence=request.confidence,
                 named=name_group(wanted),
             )
@@ -326,7 +329,10 @@ def _is_unchanged(model: Measured, reference: Measured | None) -> bool:
 
 
 def _list_caveats(
-    subject: LanguageModel, model: Measured, reference: Measured | None
+    subject: LanguageModel,
+    model: Measured,
+    reference: Measured | None,
+    names: Collection[str],
 ) -> Iterator[str]:
     planted: PlantedTexts = subject.planted
     yield (
@@ -345,6 +351,11 @@ def _list_caveats(
         )
     used = reference is not None and (subject.scores is None or "reference" in subject.scores)
     for wanted, places in planted.groups:
+        if "completion" in names and len(set(model.completions[places])) == 1:
+            yield (
+                f"To all prompts of {name_group(wanted)} there was one answer, as of an address "
+                "that refuses: it tells nothing of what the model learned."
+            )
         longest = max((tokens.size for tokens in model.log_probs[places]), default=0)
         if wanted.kind == "new" and longest > wanted.secret_length:
             yield (

@@ -28,9 +28,9 @@ from epsilometer.audits.text.causal_model import CausalModel
 HERE = Path(__file__).resolve().parent
 COUNT = choose_size(8, 2)  # canaries of each kind
 RECORDS = choose_size(4, 2)  # of one pass
-ASKED = choose_size(1_000, 4)  # canaries of each kind, whose passes are counted
-NARROW = choose_size(Shape(8_000, 64, 12, 2, 16), llm.SHAPE)
-NARROW_STEPS = choose_size(100, 2)
+ASKED = choose_size(200, 4)  # canaries of each kind, whose passes are counted
+NARROW = choose_size(Shape(4_000, 512, 12, 2, 16), llm.SHAPE)
+NARROW_STEPS = choose_size(30, 2)
 RECORDED = 8_311 + 2_533  # records and planted canaries of docs/llm.md
 _TEXT = """# Scoring canaries in a language model: the share of training
 

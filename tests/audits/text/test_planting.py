@@ -143,7 +143,7 @@ def test_bad_calls_say_what_was_expected(more: dict[str, Any], said: str) -> Non
         em.plant_texts(TEXTS, **{"canaries": TextCanaries(count=4), **more})
 
 
-@pytest.mark.parametrize("data", ["a text", 7, iter(TEXTS), [1, 2]])
+@pytest.mark.parametrize("data", ["a text", 7, iter(TEXTS), [1, 2], {"train": TEXTS}])
 def test_bad_data_sets_are_refused(data: Any) -> None:
     with pytest.raises(InvalidArgument, match="Expected"):
         em.plant_texts(data, canaries=TextCanaries(count=4))

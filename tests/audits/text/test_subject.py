@@ -283,6 +283,21 @@ def test_little_is_computed_beyond_the_tokens_of_canaries() -> None:
     assert sum(places) < 1.1 * sum(len(each.text) for each in canaries)
 
 
+def test_fewer_canaries_are_measured_at_once_where_memory_does_not_suffice() -> None:
+    module = torch.nn.Sequential(torch.nn.Embedding(128, 8), torch.nn.Linear(8, 128))
+    canaries = [Canary("p" * (1 + at % 5), "secret") for at in range(40)]
+    whole = em.CausalModel(module, Letters()).measure(canaries)
+
+    def run_out(_: Any, inputs: Any) -> None:
+        if len(inputs[0]) > 7:
+            raise torch.cuda.OutOfMemoryError
+
+    module.register_forward_pre_hook(run_out)
+    found = em.CausalModel(module, Letters()).measure(canaries)
+    np.testing.assert_allclose(found.log_probs, whole.log_probs, rtol=1e-5)
+    assert found.completions == whole.completions
+
+
 def test_new_tokens_that_are_split_are_remarked_on() -> None:
     planted = plant(kind="new")
     pieces = Measured(log_probs=tuple(np.zeros(14) for _ in planted.canaries))

@@ -1,7 +1,7 @@
 """Measure canaries on a causal language model of torch, whoever wrote it."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,7 +37,7 @@ class CausalModel:
             ``generate``, as those of transformers have it, completes prompts by it; one that takes
             ``logits_to_keep`` computes no others.
         tokenizer: With ``encode`` and ``decode``.
-        batch_size: Canaries that are measured at once.
+        batch_size: Canaries that are measured at once, at most.
         completions: Whether prompts are completed too, by which memorisation is measured; each up
             to where it can no longer be near its secret.
 
@@ -79,12 +79,15 @@ class CausalModel:
         ranks: list[FloatArray] = [np.zeros(0)] * len(rows)
         likeliest: list[list[int]] = [[]] * len(rows)
         sizes = [(len(secret).bit_length(), len(prompt) + len(secret)) for prompt, secret in rows]
-        for places in self._batches(sorted(range(len(rows)), key=sizes.__getitem__)):
+
+        def read(places: Sequence[int]) -> None:
             part = [rows[at] for at in places]
-            read = self._read(part)
+            every = self._read(part)
             ends = np.cumsum([len(secret) for _, secret in part])[:-1]
-            for at, *found in zip(places, *(np.split(each, ends) for each in read), strict=True):
+            for at, *found in zip(places, *(np.split(each, ends) for each in every), strict=True):
                 log_probs[at], ranks[at], likeliest[at] = found[0], found[1], found[2].tolist()
+
+        self._take_batches(sorted(range(len(rows)), key=sizes.__getitem__), read)
         completions = self._complete(canaries, rows, likeliest) if self._completions else ()
         return Measured(log_probs=tuple(log_probs), ranks=tuple(ranks), completions=completions)
 
@@ -92,12 +95,15 @@ class CausalModel:
         """Return this many of the least likely next tokens of each prompt, least likely first."""
         texts = self.tokenizer.texts_by_id()
         known = np.array(sorted(texts))
-        found = []
-        for rows in self._batches([self._encode(prompt) for prompt in prompts]):
-            for row in self._predict_next(rows):
+        found: list[list[str]] = []
+
+        def choose(places: Sequence[int]) -> None:
+            for row in self._predict_next([self._encode(prompts[at]) for at in places]):
                 last = row.float().cpu().numpy()
                 order = known[np.argsort(last[known], kind="stable")[:count]]
                 found.append([texts[int(at)] for at in order])
+
+        self._take_batches(range(len(prompts)), choose)
         return found
 
     def _encode(self, text: str) -> list[int]:
@@ -114,9 +120,19 @@ class CausalModel:
             return self._encode(canary.prompt), self.tokenizer.encode(canary.secret)
         return shared, secret
 
-    def _batches(self, rows: Any) -> Iterator[Any]:
-        for start in range(0, len(rows), self._batch_size):
-            yield rows[start : start + self._batch_size]
+    def _take_batches(self, places: Sequence[int], take: Callable[[Sequence[int]], None]) -> None:
+        """Go through all places, fewer at once from where the memory of a GPU does not suffice."""
+        begun = 0
+        while begun < len(places):
+            part = places[begun : begun + self._batch_size]
+            try:
+                take(part)
+            except self._torch.cuda.OutOfMemoryError:  # it must not cost the trained model
+                if len(part) == 1:
+                    raise
+                self._batch_size = len(part) // 2
+            else:
+                begun += len(part)
 
     def _read(self, rows: Sequence[tuple[list[int], list[int]]]) -> tuple[NDArray[Any], ...]:
         """Return ln p and rank of the tokens of all secrets, and the likeliest tokens there."""
@@ -199,13 +215,16 @@ class CausalModel:
             wanted.append(len(best))
         follow = self._generate if callable(self._generator) else self._grow
         going, count = list(range(len(rows))), _FIRST_TOKENS
+
+        def lengthen(places: Sequence[int]) -> None:
+            steps = max(min(count, wanted[at] - len(said[at])) for at in places)
+            found = follow([rows[at][0] + said[at] for at in places], steps)
+            for at, ids in zip(places, found, strict=True):
+                said[at] = (said[at] + ids)[: wanted[at]]
+
         while going := self._list_going(canaries, said, wanted, going):
             going.sort(key=lambda at: min(count, wanted[at] - len(said[at])))
-            for places in self._batches(going):
-                prompts = [rows[at][0] + said[at] for at in places]
-                steps = max(min(count, wanted[at] - len(said[at])) for at in places)
-                for at, ids in zip(places, follow(prompts, steps), strict=True):
-                    said[at] = (said[at] + ids)[: wanted[at]]
+            self._take_batches(going, lengthen)
             count *= 2
         return tuple(self.tokenizer.decode(ids) for ids in said)
 

@@ -1,7 +1,7 @@
 """Plant canaries in a dataset of texts by coins, and keep coins and texts private."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -311,10 +311,10 @@ class _Records:
                 f"Expected a dataset with a length, got {type(dataset).__name__}. Canaries need "
                 "places among the records: take a map-style dataset."
             )
-        if isinstance(dataset, (str, bytes)) or not hasattr(dataset, "__getitem__"):
+        if isinstance(dataset, (str, bytes, Mapping)) or not hasattr(dataset, "__getitem__"):
             raise InvalidArgument(
-                "Expected a list of texts, a datasets.Dataset or a map-style dataset of torch, "
-                f"got {type(dataset).__name__}."
+                "Expected a list of texts, a datasets.Dataset (one split) or a map-style dataset "
+                f"of torch, got {type(dataset).__name__}."
             )
         self._dataset, self._column, self._make_row = dataset, column, make_row
         self._columns = getattr(dataset, "column_names", None)  # of datasets.Dataset

@@ -164,7 +164,8 @@ class RoundSums:
         if self.accounted.clipped_by == "clients":  # what they send is averaged as it is
             clipped = self._join(update)
         self._clipped += clipped
-        self._raw += self._join(update)
+        # What lengthens an update less is right: bets are on longer ones alone.
+        self._raw += clipped if self.accounted.normalised and norm < most else self._join(update)
         self.replies += 1
         self.clipped += norm > most
         self._counted &= examples is not None and examples > 0

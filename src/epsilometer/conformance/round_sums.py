@@ -18,6 +18,7 @@ from epsilometer.types import FloatArray
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 _LEAST_RATE = 1e-6  # where there is no noise at all
 _KEPT = 1 << 19  # numbers of all updates, once a round has ended: 4 MiB
+_ROUNDINGS = 2  # of weights, between noise and residual
 COARSE = 1 / 256  # of the noise: rounding of single weights above it hides what is averaged
 
 
@@ -263,6 +264,11 @@ class RoundSums:
         for mean in (self.mean, self.raw, self.heavier):
             if mean is not None:
                 mean[self.still] = 0.0
+
+    @property
+    def resolution(self) -> float:
+        """By how much equal noise may differ, in its own units: weights and replies are rounded."""
+        return _ROUNDINGS * self._spacing / (self.unit * self.accounted.rate)
 
     def shrink(self) -> None:
         """Free what only the release of the round itself is compared with."""

@@ -29,6 +29,7 @@ from epsilometer.conformance.client_weights import Lean, WeightEstimates
 from epsilometer.conformance.evidence_check import leave_untested
 from epsilometer.conformance.guesses import GuessedNoise
 from epsilometer.conformance.noise_checks import LEVEL
+from epsilometer.conformance.reused_values import ReusedValues
 from epsilometer.conformance.round_sums import AccountedMean, Arrays, RoundSums
 from epsilometer.conformance.run_epsilon import bound_epsilon_of_run
 from epsilometer.conformance.sent_weights import SentWeights
@@ -102,7 +103,8 @@ class RoundWatch:
         self._means: list[FloatArray] = []  # of the round before, and of all so far
         self._sent = SentWeights(level=less)
         self._bare: dict[str, None] = {}  # arrays that changed, and are not compared
-        self._replies, self._guessed = ReplyNorms(), GuessedNoise()  # neither errs by chance
+        # None of these errs by chance.
+        self._replies, self._guessed, self._reused = ReplyNorms(), GuessedNoise(), ReusedValues()
         self._usual: float | None = None  # examples of a reply of the round before
         self._blurred = ""  # why residuals are not independent of the updates of a round
         self._rates = UndeclaredRates()
@@ -180,12 +182,11 @@ class RoundWatch:
         if self._open is None or self._noise is None:
             return
         ended, self._open = self._open, None
-        if ended.leaves_all(released):  # nothing leaks, as nothing was released
-            self._sent.drop()
-            return
         reason = ended.close(released, number=self.rounds + 1)
         if reason:
             self.skip(reason)
+            return
+        if ended.leaves_all(released):  # nothing leaks, as nothing was released
             return
         self.rounds += 1
         self._check_round(ended, self._noise, same_client=same_client)
@@ -215,6 +216,7 @@ class RoundWatch:
             return
         ended.residual = np.concatenate([np.ravel(part) for part in white])
         self._guessed.see(ended.split(ended.residual), began=self._began)
+        self._reused.see(ended.split(ended.residual), resolution=ended.resolution)
         self._along.see(ended, self._compare_means(ended), self.rounds)
         self._look_beside_mixtures(ended)
 
@@ -330,6 +332,7 @@ class RoundWatch:
             self._earlier.check(drift=self._blurred),
             self._along.check(drift=self._blurred),
             self._guessed.check(),
+            self._reused.check(),
             self._sent.check(),
             *self._describe_bare(),
             *((self._count.check(),) if self._count.log_e is not None else ()),

@@ -660,16 +660,14 @@ def normalise(update: Arrays, limit: float) -> Arrays:
 @pytest.mark.parametrize("clip", [normalise, clip_whole, clip_smoothly])
 def test_normalised_updates_may_be_declared(clip: Callable[[Arrays, float], Arrays]) -> None:
     known = AccountedMean(noise_multiplier=0.3, clip_norm=1.0, server_rate=1.0, normalised=True)
-    settings = {"accounted": known, "clip": clip, "spread": 0.04, "uneven": 2.0}
+    settings: dict[str, Any] = {"accounted": known, "clip": clip, "spread": 0.04, "uneven": 2.0}
     assert run_server(0, **settings).finding().verdict == "conforms"
-    longer = {**settings, "clip": lambda update, limit: clip(update, 2 * limit)}
-    found = run_server(0, **{**longer, "spread": 0.4}).finding()
-    assert found.verdict == "violated"
+    settings |= {"clip": lambda update, limit: clip(update, 2 * limit), "spread": 0.4}
+    assert run_server(0, **settings).finding().verdict == "violated"
 
 
 def test_undeclared_normalised_updates_are_too_much_of_the_mean() -> None:
-    settings = {"clip": normalise, "spread": 0.02, "noise": 1.0, "rounds": 16}
-    assert run_server(0, **settings).finding().verdict == "violated"
+    assert run_server(0, clip=normalise, spread=0.02, rounds=16).finding().verdict == "violated"
 
 
 def lattice(number: int, mean: Arrays, noise: Arrays, memory: dict[str, Any]) -> Arrays:

@@ -56,7 +56,9 @@ def test_wrong_servers_are_found_for_the_right_reason(id: str) -> None:  # noqa:
     assert outcome.alarms[0].call == "audit_server_app"
 
 
-@pytest.mark.parametrize("id", ["EPS-1207", "EPS-1211", "EPS-1215", "EPS-1226", "EPS-1228", "EPS-1229"])
+@pytest.mark.parametrize(
+    "id", ["EPS-1207", "EPS-1211", "EPS-1215", "EPS-1226", "EPS-1228", "EPS-1229"]
+)
 def test_right_servers_are_spared(id: str) -> None:  # noqa: A002
     outcome = run_program(PROGRAMS[id])
     assert outcome.ran

@@ -13,6 +13,7 @@ from epsilometer.types import FloatArray
 
 _KEPT = 64  # largest values of an array, which are far apart
 _MOST = 1 << 12  # arrays whose values are kept
+_FINEST = 1e-9  # resolution of sums of replies
 _LEVEL = 1e-6
 # Compared are so few earlier values that chance meets 1 in 20, also where residuals are not noise
 # alone and lean one way; 20 of 64 are then met with a chance below 1e-10.
@@ -51,6 +52,7 @@ class ReusedValues:
             resolution: By how much equal values may differ, as they were rounded.
         """
         self._rounds += 1
+        resolution = max(resolution, _FINEST)
         for name, part in residuals:
             values = np.ravel(part)
             if values.size < 2 * _KEPT:
@@ -65,7 +67,7 @@ class ReusedValues:
 
     def _compare(self, name: str, largest: FloatArray, resolution: float) -> None:
         """Count values that came before, and those that came with the other sign."""
-        arrays = int(_NEAR / (resolution * _KEPT)) if resolution else _MOST
+        arrays = int(_NEAR / (resolution * _KEPT))
         if not arrays:
             return
         earlier = np.sort(np.concatenate(list(self._kept)[-arrays:]))

@@ -307,9 +307,7 @@ def _normalise(update: Arrays) -> Arrays:
 
 
 @program("EPS-1233", part="average", scale=lambda server, replies: 0.0)
-def _add_up_integers(
-    server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
-) -> Arrays:
+def _add_up_integers(server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray) -> Arrays:
     """Round updates at random to a grid, and add rounded noise, as secure aggregation does."""
     grid, rng = SIGMA * C / 64, server.rng
     return {

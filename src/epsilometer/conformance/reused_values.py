@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import scipy.stats
+from numpy.typing import NDArray
 
 from epsilometer.conformance.evidence_check import leave_untested
 from epsilometer.core import judge
@@ -97,7 +98,7 @@ class ReusedValues:
         )
 
 
-def _find(values: FloatArray, known: FloatArray, resolution: float) -> FloatArray:
+def _find(values: FloatArray, known: FloatArray, resolution: float) -> NDArray[np.bool_]:
     """Return which values are known, to a resolution."""
     place = np.searchsorted(known, values - resolution)
-    return np.asarray(np.append(known, np.inf)[place] <= values + resolution)
+    return np.asarray(np.append(known, np.inf)[place] <= values + resolution, np.bool_)

@@ -365,7 +365,7 @@ def _show_pair(audit: Compared) -> list[RenderableType]:
         ("verdict", *(_show_verdict(entry) for entry in both)),
     )
     table = make_table(("", "A", "B"), rows, pad_edge=False)
-    change = "" if audit.difference is None else f"B less A: {audit.difference:+.3g}. "
+    change = "" if audit.difference is None else f"B − A: {audit.difference:+.3g}. "
     return [
         Text(f"Subject: {one_line(audit.first.subject)}", style="bold"),
         table,
@@ -374,7 +374,7 @@ def _show_pair(audit: Compared) -> list[RenderableType]:
 
 
 def _show_verdict(entry: Entry) -> Text:
-    return Text(entry.verdict, style=LOOKS[judge.tone(entry.verdict)].terminal)
+    return Text(entry.view_verdict, style=LOOKS[judge.tone(entry.view_verdict)].terminal)
 
 
 def _warn(history: History) -> None:

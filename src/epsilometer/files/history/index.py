@@ -127,7 +127,7 @@ class History:
             for entry in self.entries
             if (not kind or kind.casefold() == entry.kind.casefold())
             and (wanted in entry.subject.casefold() or wanted in entry.path.casefold())
-            and (not refuted or entry.verdict in judge.BAD)
+            and (not refuted or entry.view_verdict in judge.BAD)
             and entry.written >= since
         )
 

@@ -192,7 +192,7 @@ def status(directory: Path, watch: bool, as_json: bool) -> None:
         table.add_row("verdict", words.headline(result))
     show(table)
     if state == "stopped":
-        say(f"Go on with: epsilometer runs resume {one_line(str(directory))}")
+        say(f"Resume with: epsilometer runs resume {one_line(str(directory))}")
 
 
 def _describe_heartbeat(beat: Heartbeat) -> list[tuple[str, str]]:
@@ -234,7 +234,7 @@ def resume(directory: Path, data: Path | None, options: Options) -> None:
 
     Example: epsilometer runs resume demo-run
     """
-    Store.open(directory)  # what is no run is told before anything is read for it
+    Store.open(directory)  # what is not a run is told before anything is read for it
     options = replace(options, out=directory)
     end_audit(run_file(directory, options, data), options)
 

@@ -44,7 +44,7 @@ class View:
 
     Attributes:
         name: Name of its scores among those that ``play`` returns.
-        subject: What is looked at, in words.
+        subject: What is checked, in words.
         adversary: Whose view it is, in words.
         bound: Bounds ε from its scores, where another method than the usual is the right one; not
             with a rule to stop early.
@@ -95,7 +95,7 @@ class RunsJob:
         subject: What is audited, in words.
         claim: What all programs claim, if anything.
         programs: What is run.
-        runs: Runs of either kind, at most.
+        runs: Largest number of runs with the record, and of runs without it.
         block: Runs of either kind that make a unit.
         delta: δ of all bounds.
         confidence: Confidence of all bounds together.

@@ -151,8 +151,8 @@ def summary(found: Audit) -> str:
     if found.verdict in judge.BAD:
         return (
             f"{said}; refuted after {runs.used:,} of {runs.units:,} pairs of runs: the attack "
-            f"proves ε ≥ {words.number(bound.epsilon)}. Of true claims {1 - bound.confidence:.1g} "
-            f"at most are refuted. The same again: seed={bound.seed}, runs={runs.units}."
+            f"proves ε ≥ {words.number(bound.epsilon)}. At most {1 - bound.confidence:.1g} of true "
+            f"claims are refuted. To repeat: seed={bound.seed}, runs={runs.units}."
         )
     assert found.power is not None  # there is a claim
     share = _share_of_noise(claim, found.power)

@@ -96,7 +96,7 @@ class RunsJob:
         claim: What all programs claim, if anything.
         programs: What is run.
         runs: Largest number of runs with the record, and of runs without it.
-        block: Runs of either kind that make a unit.
+        block: Pairs of runs per unit of work.
         delta: δ of all bounds.
         confidence: Confidence of all bounds together.
         also: Methods whose bounds are shown beside it and decide nothing.
@@ -255,7 +255,7 @@ class RunsJob:
 
 
 def choose_block(runs: int) -> int:
-    """Return how many runs of either kind make a unit of work where no one says it."""
+    """Return the default number of pairs of runs per unit of work."""
     return -(-runs // _UNITS)
 
 

@@ -78,9 +78,9 @@ class Sampler(Protocol):
     Must keep: epochs are independent given ``rng``, all randomness comes from it, and no batch
     holds a record twice. Records are 0, 1, …, in the order in which they are stored.
 
-    A sampler that cuts an order into batches has ⌈records / batch_size⌉ of them; an incomplete last one
-    is shorter, or left out with ``drop_last``. The others have that many ``steps`` unless another
-    number is set, and all are complete.
+    A sampler that cuts an order into batches has ⌈records / batch_size⌉ of them; an incomplete
+    last one is shorter, or left out with ``drop_last``. The others have that many ``steps`` unless
+    another number is set, and all are complete.
 
     Optional members, which functions of this module look up:
 

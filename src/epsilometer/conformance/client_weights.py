@@ -181,8 +181,8 @@ class WeightEstimates:
         earlier: How many means of earlier rounds are compared.
 
     Attributes:
-        arrays: How many arrays were looked at.
-        explained: How many directions in the span of updates were looked at, and the sum of squares
+        arrays: How many arrays were checked.
+        explained: How many directions in the span of updates were checked, and the sum of squares
             of the residual in these.
         single: Products of every update with the residual, and squared lengths, ``(2, clients)``.
         earlier: Leans towards means of earlier rounds.

@@ -45,7 +45,7 @@ _RELEASE = "the mean of clipped updates plus noise"
 _LESS = (
     "less of some updates was released than accounted for, so that residuals are not noise alone"
 )
-_AFTER = 0.02  # of the level, for noise that is looked at once that is known
+_AFTER = 0.02  # of the level, for noise that is checked once that is known
 _RATE = 0.01  # of the level, for limits of a rate that is not declared
 _SKIPPED = "all rounds"  # name of the check that says which were left out
 _OTHER = (
@@ -199,7 +199,7 @@ class RoundWatch:
         sigma = ended.accounted.noise_multiplier
         self._usual = ended.usual_examples
         alpha = self._level * _RATE / (self.rounds * (self.rounds + 1))
-        if self._rates.see(ended, alpha):  # another rate than 1: noise is looked at beside updates
+        if self._rates.see(ended, alpha):  # another rate than 1: noise is checked beside updates
             self._replies.see(ended, self.rounds)
             self._guessed.see(ended.split(ended.residual), began=self._began)
             self._compare_means(ended)

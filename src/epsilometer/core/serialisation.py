@@ -106,7 +106,8 @@ def load(path: str | Path) -> Audit:
 
     Guarantee: the audit equals the one that was saved; its verdict is computed again. In the
         directory of a run, a result, plan or shard that was changed since is refused.
-    Assumption: a file alone was not edited; a signature shows that, or a second run.
+    Assumption: a file outside its run directory was not edited; a signature or a repeated run shows
+        that.
 
     Raises:
         UnreadableFile: There is none, it is damaged, was changed, or is of another format.

@@ -106,7 +106,7 @@ def write_section(audit: Audit) -> str:
             "true ε at which it refutes this claim, 4 times in 5",
             _word_number(audit.power, number_up, endless="at none"),
         ),
-        ("did the run do what was accounted for", meta["conformance"] or "not looked at"),
+        ("did the run do what was accounted for", meta["conformance"] or "not checked"),
         ("confidence", f"{audit.confidence:g}"),
     ]
     lines = [

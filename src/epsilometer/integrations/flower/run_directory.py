@@ -45,7 +45,7 @@ def record_run(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
     with _hold_somewhere(settings.out, call) as (folder, kept):
         if kept is not None:
             settings = replace(settings, seed=kept.seed)
-            _log.info("epsilometer: goes on with the audit in %s", folder)
+            _log.info("epsilometer: resumes the audit in %s", folder)
         planting, ended = (
             Planting(settings, kept),
             "The app ended with an error; this is what was seen.",

@@ -221,7 +221,7 @@ class PrivacyAudit(TrainerCallback):
     def _begin_counts(
         self, model: CausalModel, parts: dict[str, Any], args: Any, state: Any
     ) -> None:
-        """Watch for canaries in batches; go on with what is known of this model from before."""
+        """Watch for canaries in batches; continue with what is known of this model from before."""
         folder, before, module = self._planted.folder, None, parts["model"]
         self._best, self._warned = None, False
         if self._batches is not None and self._batches.module is module:

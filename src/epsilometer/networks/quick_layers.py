@@ -95,7 +95,7 @@ class _ByProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, kernel: tuple[int, int], bent: bool) -> Tensor:
         """Return averages, of the tanh where it is ``bent``."""
-        high, wide = kernel
+        high = kernel[0]
         z = compute_tanh(z) if bent else z
         average, ctx.back = _average_columns(z.shape[3], kernel, z.dtype)
         ctx.shape = z.shape

@@ -42,7 +42,7 @@ class Recognised:
         sampler: The sampler; None where it is none that we know.
         words: The same for people.
         batch_size: Records per batch; the expected number, where it varies.
-        rate: Chance that a record which may take part is in a batch; None where that is no chance.
+        rate: Probability that an eligible record is in a batch; None where it is not random.
         cycle_length: Groups of records that take turns; 1 where all may always take part.
         eligible: Records of which a batch is drawn, where it is cut off.
         most: Records at which a batch is cut off; None where none is.

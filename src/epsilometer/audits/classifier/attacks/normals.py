@@ -13,7 +13,7 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 Variance: TypeAlias = Literal["auto", "record", "global"]
 Centre: TypeAlias = Literal["mean", "median"]
 LEAST_VARIANCE = 1e-8  # added to each: models that never differ are not infinitely sure
-_TOGETHER = 2**20  # values of models and records that are looked at together
+_TOGETHER = 2**20  # values of models and records that are computed together
 _LN_2PI = math.log(2 * math.pi)
 
 

@@ -131,9 +131,10 @@ def pdtp(
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record, or
             held as fitted to all.
         seed: Seed of the sample, and of refits.
-        engine: What refits run on.
+        engine: The engine that runs refits.
         directory: Where refits are kept, so that they can be resumed.
-        patience: Seconds that refits may take; more is refused before it begins.
+        patience: Seconds that refits may take; an audit that needs more is refused before it
+            starts.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -189,18 +190,18 @@ def dtp_over(
 ) -> DtpOver:
     """Compute the largest change over queries that a record makes: DTP from below.
 
-    DTP asks about all features there could be, PDTP about the record's own. With the training set
+    DTP queries all possible features, PDTP the record's own. With the training set
     itself as queries this is what a well-known toolbox calls PDTP (without its logarithm). It is
     never smaller than PDTP, and often much larger.
 
-    Guarantee: no more than DTP; what ``path`` calls exact agrees with refitting.
+    Guarantee: at most DTP; what ``path`` calls exact agrees with refitting.
     Assumption: as of ``pdtp``.
 
     Args:
         estimator: As for ``pdtp``.
         X: Features.
         y: Labels.
-        queries: Features to ask about.
+        queries: Features to query.
         options: All others as for ``pdtp``.
 
     Example:
@@ -291,8 +292,7 @@ class _Comparison:
         if found is None:
             return
         family, peeled = found
-        assert family.fit_scaled is not None  # or it would not have been found
-        self.model = family.fit_scaled(peeled.last, peeled, y)
+        self.model = family.fit_peeled(peeled, y)
         self.whole, self.features = (estimator, X), peeled.features
         self.changed = peeled.changed | (np.bincount(self.codes)[self.codes] == 1)
         self.filling = peeled.filling
@@ -310,10 +310,10 @@ class _Comparison:
             records, own = self.records[some], model
             if way:  # without these, gaps are filled otherwise than with all
                 found = find_scaled(estimator, X, y, without=int(records[0]))
-                if found is None or found[0].fit_scaled is None:
+                if found is None:
                     again[some] = True
                     continue
-                own = found[0].fit_scaled(found[1].last, found[1], y)
+                own = found[0].fit_peeled(found[1], y)
                 again[some] = found[1].changed[records]
             without[some] = own.own(records)
         if again.any():  # a whole pipeline once per record
@@ -530,17 +530,18 @@ def dtp_exact(
     records: IntArray | str | None = None,
     **options: Any,
 ) -> DtpOver:
-    """Compute DTP by asking about every combination of values (training_privacy, Definition 4.1).
+    """Compute DTP by querying every combination of values (training_privacy, Definition 4.1).
 
     Guarantee: the maximum over the whole domain and all classes; ``query`` counts through the
         domain with the last column fastest.
-    Assumption: no one can ask about values outside the domain.
+    Assumption: no one can query values outside the domain.
 
     Args:
         estimator: As for ``pdtp``.
         X: Features.
         y: Labels.
-        domain: Values of each column; for categorical and Bernoulli naive Bayes what they know.
+        domain: Values of each column; for categorical and Bernoulli naive Bayes those known to the
+            model.
         records: As for ``pdtp``.
         options: As for ``dtp_over``.
 

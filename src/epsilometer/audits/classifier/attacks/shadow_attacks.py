@@ -377,7 +377,7 @@ def reference(pool: ShadowPool, *, online: bool, a: float) -> FloatArray:
             where = pool.member[:, block] == side
             mean[block] = np.sum(likely, axis=0, where=where, dtype=np.float64) / count[block]
     mixed = means.mean(axis=0) if online else ((1 + a) * means[0] + (1 - a)) / 2
-    return np.log(np.maximum(mixed, math.exp(FLOOR)))
+    return np.asarray(np.log(np.maximum(mixed, math.exp(FLOOR))))
 
 
 def rank_below(gained: FloatArray, population: FloatArray, *, gamma: float) -> FloatArray:

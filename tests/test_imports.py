@@ -3,6 +3,7 @@
 import ast
 import doctest
 import graphlib
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,12 @@ from epsilometer.cli.main import main
 assert CliRunner().invoke(main, ["--help"]).exit_code == 0
 """
     assert loaded_after(program, [*HEAVY, "scipy", "rich"]) == set()
+
+
+def test_the_command_line_loads_little_beside_click() -> None:
+    slow_to_load = ["csv", "json", "numpy", "pathlib", "urllib.parse"]
+    loaded = loaded_after("from epsilometer.cli.main import main", slow_to_load)
+    assert loaded <= loaded_after("import click", slow_to_load)
 
 
 def test_frameworks_cost_nothing_to_those_who_do_not_use_them() -> None:
@@ -109,6 +116,22 @@ def test_every_public_name_says_what_it_is_with_an_example() -> None:
         assert text, name
         assert not text.startswith(f"{name}("), name  # what dataclass writes when nobody else does
         assert doctest.DocTestParser().get_examples(text), name
+
+
+def test_every_part_of_a_public_namespace_has_an_example() -> None:
+    """But types of findings, which audits make: their namespace shows how they are read."""
+    spaces = [getattr(epsilometer, name) for name in epsilometer.__all__]
+    spaces = [
+        each
+        for each in spaces
+        if inspect.ismodule(each) and each.__name__ != "epsilometer.findings"
+    ]
+    assert len(spaces) >= 5
+    parts = {
+        f"{each.__name__}.{name}": getattr(each, name) for each in spaces for name in each.__all__
+    }
+    without = [name for name, part in parts.items() if ">>>" not in (part.__doc__ or "")]
+    assert without == []
 
 
 def _public_definitions(path: Path) -> list[ast.AST]:

@@ -36,6 +36,8 @@ def test_no_private_word_is_left() -> None:
         ("of a side, what was promised, replays and displays", []),
         ("ε = 6 with a record", []),
         ("An estimate is no bound by so few data sets.", ["data sets", "is no bound", "by so few"]),
+        ("It goes on with what is no number.", ["goes on with", "is no number"]),
+        ("There is no limit; it depends on words, is not text.", []),
         ("What was released less the sum; unless the sum is 0", ["less the sum"]),
     ],
 )

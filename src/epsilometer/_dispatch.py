@@ -107,7 +107,7 @@ def audit(
 
     Guarantee: all deciding bounds together exceed the true ε in at most ``1 - confidence`` of
         audits. The same subject, arguments and seed give the same audit, byte for byte.
-    Assumption: those that the subject and its method name.
+    Assumption: those stated by the subject and its method.
 
     Args:
         subject: What is audited: ``Scores``, ``ShuffledSGD``, ``TrainFunction``, ``Runs``,
@@ -123,7 +123,7 @@ def audit(
         engine: What executes units of work; ``Local()`` processes by default.
         until: When to stop early: ``UntilRefuted()`` or ``UntilNarrow(width)``.
         listen: Callbacks that receive events.
-        accept_changes: Go on with a run whose code has changed since; the result says what.
+        accept_changes: Continue a run whose code has changed since; the result says what.
 
     Returns:
         The audit: ``verdict``, ``epsilon``, ``reach``, ``findings``, and ``save(path)``.

@@ -67,7 +67,7 @@ class Folder:
 
     @contextmanager
     def hold_inner(self, name: str, *, make: bool = False) -> Iterator["Folder"]:
-        """Open a folder of ours in it, which is no link; ``make`` makes it, for the owner alone.
+        """Open a folder of ours in it, which is not a link; ``make`` makes it, for the owner alone.
 
         Raises:
             NotPlain: It is a link, or no folder.
@@ -206,7 +206,7 @@ def check_plain(path: Path) -> os.stat_result:
     """Refuse a pipe, a device or a folder that a user named as a file; a link is followed.
 
     Raises:
-        NotPlain: It is no plain file.
+        NotPlain: It is not a plain file.
         FileNotFoundError: There is none.
     """
     found = path.stat()

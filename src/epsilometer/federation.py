@@ -1,4 +1,4 @@
-"""Give what federated training is made of: clipping, noise, participation (extra ``torch``).
+"""Components of federated training: clipping, noise, participation (extra ``torch``).
 
 Example:
     >>> import epsilometer as em

@@ -1,4 +1,4 @@
-"""Give models, losses and scores for training many models at once (extra ``torch``).
+"""Models, losses and scores for training many models at once (extra ``torch``).
 
 Example:
     >>> import epsilometer as em

@@ -1,4 +1,4 @@
-"""Give the optimisers of many models at once.
+"""Optimisers for training many models at once.
 
 Example:
     >>> import epsilometer as em

@@ -1,4 +1,4 @@
-"""Give the rules: how thresholds are chosen, and by which rules a model may be released.
+"""Rules that choose thresholds, and rules that decide whether a model may be released.
 
 Example:
     >>> import epsilometer as em

@@ -1,4 +1,4 @@
-"""Give the samplers: how the batches of an epoch are drawn.
+"""Samplers: how the batches of an epoch are drawn.
 
 Example:
     >>> import epsilometer as em

@@ -75,7 +75,7 @@ def assert_private(
     """Train with a record and without it until the claim is refuted, or all runs are used.
 
     Guarantee: of claims that are true, at most a share ``1 - confidence`` is ever refuted, although
-        every pair of runs is looked at. The same arguments give the same outcome, which is that of
+        every pair of runs is checked. The same arguments give the same outcome, which is that of
         ``epsilometer.audit`` with ``TrainFunction`` and ``until=UntilRefuted()``. It never passes
         where it could not have failed: not where a run raises or scores nan, nor with too few
         runs for the claim.
@@ -94,7 +94,7 @@ def assert_private(
         score: ``score(model, record)`` where ``train`` returns a model.
         adjacency: The neighbouring relation; the claim's by default.
         replaced: The record of ``data`` that the canary replaces.
-        runs: Runs of either kind, at most.
+        runs: Largest number of runs with the record, and of runs without it.
         confidence: One-sided.
         seed: Seed from which the seeds of all runs are derived.
 
@@ -151,8 +151,8 @@ def summary(found: Audit) -> str:
     if found.verdict in judge.BAD:
         return (
             f"{said}; refuted after {runs.used:,} of {runs.units:,} pairs of runs: the attack "
-            f"proves ε ≥ {words.number(bound.epsilon)}. Of true claims {1 - bound.confidence:.1g} "
-            f"at most are refuted. The same again: seed={bound.seed}, runs={runs.units}."
+            f"proves ε ≥ {words.number(bound.epsilon)}. At most {1 - bound.confidence:.1g} of true "
+            f"claims are refuted. To repeat: seed={bound.seed}, runs={runs.units}."
         )
     assert found.power is not None  # there is a claim
     share = _share_of_noise(claim, found.power)

@@ -60,7 +60,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two quick packages in place of all: the others are looked at by the example of the help."""
+    """Two quick packages in place of all: the others are checked by the example of the help."""
     monkeypatch.setattr(doctor, "list_requirements", lambda: (("click",), {"numba": ("filelock",)}))
     monkeypatch.setattr(doctor, "_check_gpu", list)
 

@@ -92,7 +92,7 @@ def test_two_results_are_compared(folder: Path) -> None:
     done = call("compare", folder / "v1", folder / "v3" / "result.json")
     assert done.exit_code == 0
     assert done.stdout.startswith("All settings are the same.")
-    assert "B less A: +1.5. Both are lower bounds" in done.stdout
+    assert "B − A: +1.5. Both are lower bounds" in done.stdout
     put(folder / "v4" / "result.json", digits(0.5, n_in=99))
     assert re.search(r"n_in +1,?234 +99", call("compare", folder / "v1", folder / "v4").stdout)
     plain = json.loads(call("compare", folder / "v1", folder / "v4", "--json").stdout)

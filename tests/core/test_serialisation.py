@@ -227,7 +227,7 @@ def test_the_schema_asks_for_the_fields_of_every_finding(kind: type) -> None:
     assert not VALIDATOR.is_valid({**plain, "findings": [{**finding, "kind": "Other"}]})
 
 
-# What is no audit.
+# What is not an audit.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Changed code never goes on with an old run, and never hands out its result."""
+"""Changed code never continues with an old run, and never hands out its result."""
 
 import importlib
 import json

@@ -281,7 +281,7 @@ def test_a_cluster_that_goes_away_is_told_and_the_run_goes_on_here(
         thread.join()
     (error,) = raised
     assert isinstance(error, EngineLost)
-    assert "What is finished is safe" in str(error)
+    assert "Finished units are kept" in str(error)
     assert said in str(error)
     assert not is_busy(tmp_path / "run")
     store = Store.open(tmp_path / "run")

@@ -36,7 +36,7 @@ def test_gathers_in_the_order_of_units_on_every_engine(engine: Engine, tmp_path:
 
 
 def test_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    unit = partial(failing, tmp_path)  # a folder: what lies in it is no part of the code
+    unit = partial(failing, tmp_path)  # a folder: what lies in it is not part of the code
     with pytest.raises(UnitFailed, match=r"^Expected better of unit 4\.$") as caught:
         gather(PLAN, unit, tmp_path / "run", engine=InProcess())
     assert caught.value.unit == 4

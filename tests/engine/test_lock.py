@@ -156,7 +156,7 @@ def test_a_folder_that_may_not_be_written_is_told(folder: str, closed: Path) -> 
     said = without_keys(BEGIN, closed)
     assert said.startswith(f"CannotWrite Expected to be able to write in '{closed}'")
     assert "Permission denied" in said
-    assert f"Make it writable, then go on with: epsilometer runs resume {closed}" in said
+    assert f"Make it writable, then resume with: epsilometer runs resume {closed}" in said
 
 
 def test_a_closed_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

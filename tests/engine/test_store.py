@@ -403,7 +403,7 @@ def test_a_torn_note_of_a_failure_is_no_evidence(note: str, tmp_path: Path) -> N
 
 
 def test_failures_take_time_as_they_are_many(tmp_path: Path) -> None:
-    """Each is looked at once: 16,000 took 2.2 s, where every name was sought in a list."""
+    """Each is checked once: 16,000 took 2.2 s, where every name was sought in a list."""
     store = fresh(tmp_path)
     for unit in range(300):
         (tmp_path / "failures" / f"{unit:08d}.json").write_text('{"unit": 0, "error": "x"}')

@@ -73,7 +73,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(
     with pytest.raises(CannotWrite) as raised:
         run(JOB, directory, engine=engine)
     assert "No space left on device" in str(raised.value)
-    assert f"Free some space, then go on with: epsilometer runs resume {directory}" in str(
+    assert f"Free some space, then resume with: epsilometer runs resume {directory}" in str(
         raised.value
     )
     finished: frozenset[int] = frozenset()

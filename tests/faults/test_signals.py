@@ -46,7 +46,7 @@ def interrupted(directory: Path, engine: str, number: int, delay: float, *, grou
         code, _, err = ended(family, directory)
         if (directory / "result.json").exists():
             return 0
-        said = f"What is finished is safe. Go on with: epsilometer runs resume {directory}"
+        said = f"Finished units are kept. Resume with: epsilometer runs resume {directory}"
         assert err.strip().splitlines()[-1] == f"Interrupted. {said}"
         assert "Traceback" not in err
         return code

@@ -394,7 +394,7 @@ def test_losses_and_accuracy_are_those_of_plain_models(path: Any) -> None:
     )
     how = training(module=module, path=path, noise_multiplier=0.1)
     trained = how.train(X, Y, rng=seed())
-    x = seed(1).normal(size=(700, FEATURES))  # more than are looked at together
+    x = seed(1).normal(size=(700, FEATURES))  # more than are checked together
     y = seed(2).integers(CLASSES, size=700)
     losses = trained.losses(x, y, loss=nn.CrossEntropyLoss())
     accuracy = trained.accuracy(x, y)

@@ -325,8 +325,8 @@ def test_an_audit_of_canaries_has_reach_power_and_growth(
             {"design": "coins", "inclusion": 0.45},
             "canaries of one run, each included by its own coin toss with probability 0.45.",
         ),
-        ({"design": "fixed"}, "a fixed number of them put in at random."),
-        ({"design": "paired"}, "one of each pair put in by a fair coin."),
+        ({"design": "fixed"}, "a fixed number of them included at random."),
+        ({"design": "paired"}, "one of each pair included by a fair coin toss."),
     ],
 )
 def test_the_first_line_of_every_answer_says_the_design(

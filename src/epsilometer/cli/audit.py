@@ -271,7 +271,7 @@ def run_interruptibly(work: Callable[[], Audit], out: Path | None) -> Audit:
         return work()
     except KeyboardInterrupt as interrupt:
         where = one_line(str(out))
-        advice = f" What is finished is safe. Go on with: epsilometer runs resume {where}"
+        advice = f" Finished units are kept. Resume with: epsilometer runs resume {where}"
         say(f"\nInterrupted.{'' if out is None else advice}", err=True)
         raise SystemExit(143 if isinstance(interrupt, Terminated) else 130) from interrupt
 

@@ -43,7 +43,7 @@ def compare_page(found: Comparison, *, title: str) -> str:
 
 
 def _build_pair(audit: Compared, place: int) -> Section:
-    change = "" if audit.difference is None else f"B less A: {audit.difference:+.3g}. "
+    change = "" if audit.difference is None else f"B − A: {audit.difference:+.3g}. "
     facts = Facts(
         rows=(_build_fact("A", audit.first), _build_fact("B", audit.second)), style="reasons"
     )
@@ -54,4 +54,4 @@ def _build_pair(audit: Compared, place: int) -> Section:
 def _build_fact(name: str, entry: Entry) -> Fact:
     claim = "" if entry.claim is None else f"; ε = {history_words.claimed(entry)} was claimed"
     value = f"{history_words.found(entry)}{claim} ({history_words.run(entry)})"
-    return Fact(name, value, Badge(entry.verdict, judge.tone(entry.verdict)))
+    return Fact(name, value, Badge(entry.view_verdict, judge.tone(entry.view_verdict)))

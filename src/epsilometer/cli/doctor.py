@@ -109,7 +109,7 @@ class Check:
 
     Attributes:
         part: Under which heading it stands.
-        name: What was looked at.
+        name: What was checked.
         state: How it is.
         says: What was found.
         advice: What to do; empty where nothing need be done.

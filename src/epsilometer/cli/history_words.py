@@ -56,7 +56,7 @@ def trend_title(trend: Trend) -> str:
 def trend_rows(trend: Trend) -> list[tuple[str, ...]]:
     """Return one row per entry, as ``TREND_HEAD`` names them."""
     return [
-        (run(e), date(e), claimed(e), found(e), e.verdict, one_line(note))
+        (run(e), date(e), claimed(e), found(e), e.view_verdict, one_line(note))
         for e, note in zip(trend.entries, trend.notes, strict=True)
     ]
 

@@ -56,7 +56,7 @@ def _build(history: History, entries: Sequence[Entry], file: Path) -> Document:
         ),
         numeric=False,
         links=tuple(_find_report(history.folder, entry, file) for entry in newest),
-        badges=tuple(Badge(entry.verdict, judge.tone(entry.verdict)) for entry in newest),
+        badges=tuple(Badge(entry.view_verdict, judge.tone(entry.view_verdict)) for entry in newest),
     )
     followed = [trend for trend in trends(entries) if len(trend.entries) > 1][:_FOLLOWED]
     missing = [f"Not finished: {one_line(run)}" for run in history.unfinished]

@@ -45,7 +45,7 @@ class Options:
         out: Directory of the run.
         engine: What executes units of work; None for the subject's own choice.
         listen: Callbacks that receive events.
-        accept_changes: Go on with a run whose code has changed since it began.
+        accept_changes: Continue a run whose code has changed since it began.
         as_json: Print the audit as JSON.
         html: File of a further page.
         quiet: Print the verdict line only.
@@ -397,7 +397,7 @@ def field_options(
         cls: The subject's class, or that of a reference.
         helps: Help by the field's name.
         into: Name of the dictionary among the command's arguments.
-        special: Types of fields that are no plain values.
+        special: Types of fields that are not plain values.
         defaults: What help shows as default where the class has none.
         repeated: Fields of several values, each given by its own option.
     """

@@ -192,7 +192,7 @@ def status(directory: Path, watch: bool, as_json: bool) -> None:
         table.add_row("verdict", words.headline(result))
     show(table)
     if state == "stopped":
-        say(f"Go on with: epsilometer runs resume {one_line(str(directory))}")
+        say(f"Resume with: epsilometer runs resume {one_line(str(directory))}")
 
 
 def _describe_heartbeat(beat: Heartbeat) -> list[tuple[str, str]]:
@@ -234,7 +234,7 @@ def resume(directory: Path, data: Path | None, options: Options) -> None:
 
     Example: epsilometer runs resume demo-run
     """
-    Store.open(directory)  # what is no run is told before anything is read for it
+    Store.open(directory)  # what is not a run is told before anything is read for it
     options = replace(options, out=directory)
     end_audit(run_file(directory, options, data), options)
 
@@ -365,7 +365,7 @@ def _show_pair(audit: Compared) -> list[RenderableType]:
         ("verdict", *(_show_verdict(entry) for entry in both)),
     )
     table = make_table(("", "A", "B"), rows, pad_edge=False)
-    change = "" if audit.difference is None else f"B less A: {audit.difference:+.3g}. "
+    change = "" if audit.difference is None else f"B − A: {audit.difference:+.3g}. "
     return [
         Text(f"Subject: {one_line(audit.first.subject)}", style="bold"),
         table,
@@ -374,7 +374,7 @@ def _show_pair(audit: Compared) -> list[RenderableType]:
 
 
 def _show_verdict(entry: Entry) -> Text:
-    return Text(entry.verdict, style=LOOKS[judge.tone(entry.verdict)].terminal)
+    return Text(entry.view_verdict, style=LOOKS[judge.tone(entry.view_verdict)].terminal)
 
 
 def _warn(history: History) -> None:

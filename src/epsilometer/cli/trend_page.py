@@ -61,7 +61,7 @@ def _fit(trend: Trend, long: int) -> Trend:
 
 def _build(trends: Sequence[Trend], title: str) -> Document:
     entries = [entry for trend in trends for entry in trend.entries]
-    refuted = sum(entry.verdict in judge.BAD for entry in entries)
+    refuted = sum(entry.view_verdict in judge.BAD for entry in entries)
     finding = (
         f"{_count(len(trends), 'audit')} followed over {_count(len(entries), 'result')}: "
         f"{refuted:,} refuted or not to be released."

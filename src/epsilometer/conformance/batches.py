@@ -76,7 +76,7 @@ def scale_record(batch: Any, place: int, factor: float) -> Any:
             return _set_record(column, place, _scale(column[place], factor))
         if not _has_fractions(column):
             return column
-        with np.errstate(over="ignore"):  # what comes of huge records is looked at
+        with np.errstate(over="ignore"):  # what comes of huge records is checked
             return _set_record(column, place, column[place] * factor)
 
     return _map_columns(batch, scale)

@@ -11,7 +11,7 @@ from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.stats.sphere import cosine_logsf
 
-LEAST = 8  # coordinates of a part that is looked at by itself
+LEAST = 8  # coordinates of a part that is checked by itself
 TOLERANCE = 1e-3  # relative, for the program's own arithmetic
 NAME = "clipping"
 _EXPECTED = "a loud record adds one clipping norm at most"

@@ -19,9 +19,9 @@ _LEAST = 4  # steps
 class ClippingNormWatch:
     """Compare every new clipping norm C with the norms of the records that it clips.
 
-    A C that is the median, mean, least or greatest of them is no constant: the noise σC reveals it,
-    and it moves with each record. A C that rises and falls otherwise is a remark, since it may be a
-    schedule.
+    A C that is the median, mean, smallest or largest of them is not constant: the noise σC reveals
+    it, and it moves with each record. A C that rises and falls otherwise is a remark, since it may
+    be a schedule.
 
     Guarantee: a C that changes independently of the batch equals one of these norms in four steps,
         and in most of those in which it changed, with probability below 1e-5.

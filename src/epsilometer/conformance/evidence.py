@@ -99,7 +99,7 @@ def tie_ratios(ties: int, count: int) -> FloatArray:
 def sign_ratios(positive: int, count: int) -> FloatArray:
     """Log ratios for signs that are not fair coins, in both directions.
 
-    On a lattice of 1/16 zeros are no positive values: then a little less than half of all are.
+    On a lattice of 1/16 zeros are not positive values: then a little less than half of all are.
     """
     many = _binomial_ratios(positive, count, null=0.5, shares=_SIGN_SHARES)
     few = _binomial_ratios(positive, count, null=LEAST_POSITIVE, shares=1 - _SIGN_SHARES)

@@ -61,7 +61,7 @@ def run_step(step: StepFunction, batch: Any, seed: Seed) -> Replayed:
     """Call the step with a generator in the state that the seed gives."""
     rng = np.random.default_rng(seed)
     try:
-        with np.errstate(all="ignore"):  # huge records overflow; what comes of it is looked at
+        with np.errstate(all="ignore"):  # huge records overflow; what comes of it is checked
             released = read_release(copy_step(step)(copy.deepcopy(batch), rng))
     except InvalidArgument:
         raise

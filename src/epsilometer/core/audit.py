@@ -96,10 +96,10 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
 
     Attributes:
         format: Format of the file; readers refuse others.
-        subject: What was audited, in words.
+        subject: A description of what was audited.
         claim: What was claimed, if anything.
         findings: What was found, the most severe first.
-        advice: What to do, in sentences.
+        advice: What to do next, in sentences.
         caveats: What a reader must know.
         cites: Keys of ``references.BIBLIOGRAPHY``, in addition to those of bounds and estimates.
         provenance: The exact settings, and what ran.
@@ -147,7 +147,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
 
     @property
     def confidence(self) -> float:
-        """With which all deciding bounds hold together."""
+        """The confidence with which all deciding bounds hold together."""
         return self.provenance.confidence
 
     @cached_property
@@ -186,7 +186,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
     def reach(self) -> float | None:
         """The largest claim that these observations could refute; None without a claim.
 
-        0 where conformance alone was looked at and bounds no ε.
+        0 where conformance alone was checked and bounds no ε.
         """
         deciding = [each for each in self.findings if each.views or each.checked_run is not None]
         if self.claim is None or not deciding:
@@ -195,7 +195,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
 
     @property
     def conformance(self) -> ConformanceFinding | None:
-        """Whether the program did what was accounted for; None where that was not looked at."""
+        """Whether the program did what was accounted for; None where that was not checked."""
         return self.one(ConformanceFinding)
 
     @property

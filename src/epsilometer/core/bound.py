@@ -45,14 +45,14 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
         confidence: One-sided: the bound exceeds the true ε in at most ``1 - confidence`` of audits.
         method: A key of ``estimators.REGISTRY``; or ``poisson_family`` of ``accounting.family``,
             ``cosines`` and ``mean_cosine`` of ``stats.sphere_bounds``.
-        threshold_rule: How the threshold was chosen, and so what was paid for it.
+        threshold_rule: How the threshold was chosen, and so what the choice cost.
         valid: False when the method or rule gives no guarantee; ``caveats`` says why.
         direction: Which of the two directions of the definition gave the bound.
         threshold: The attack says "in" iff score ≥ threshold (the upper one, where two are used).
         n_in: Observations with the record.
         n_out: Observations without it; 0 where the law without it is known exactly.
         design: How the scores were drawn, as of ``Scores``; ``unstated`` where there are none.
-        inclusion: The chance of each canary to be put in.
+        inclusion: The probability that each canary is included.
         adjacency: The neighbouring relation it was measured under.
         adversary: Whose view the scores were computed from, in words.
         seed: Seed of whatever was random in the estimate.
@@ -125,7 +125,7 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
         delta: The δ at which it holds.
         confidence: Two-sided confidence of the interval; 1 where nothing was sampled.
         method: How it was computed.
-        direction: Which direction of the definition gave it; the larger where both were asked.
+        direction: Which direction of the definition gave it; the larger if both were computed.
         subject: Whose ε it is, in words.
         role: What it may decide. ``lower``: ``low`` is at most the ε of what was audited.
             ``upper``: ``high`` is at least that, by assumptions that were checked on this run.

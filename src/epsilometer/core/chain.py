@@ -73,7 +73,7 @@ def check_chain(directory: Path) -> None:
     """Refuse a run whose plan, shards or result is not what the run wrote.
 
     Guarantee: a file that was changed, lost or added since the result was written is named. What
-        is no run, as a result alone in a folder, passes.
+        is not a run, as a result alone in a folder, passes.
     Assumption: no one forged the chain itself, for which the whole directory must be readable.
 
     Raises:

@@ -32,9 +32,9 @@ class Claim(msgspec.Struct, frozen=True):
         delta: The claimed δ, in [0, 1).
         adjacency: When two datasets count as neighbours. An ε for one adjacency says nothing
             about another: replacing a record can cost twice what adding one does.
-        unit: Whom the claim protects: a record, or a client with all its records. Unstated, it is
-            whom the audited mechanism protects. An ε for clients is one for records too; an ε for
-            records says little of clients. So an audit refuses a claim about the other of the two.
+        unit: Whom the claim protects: a record, or a client with all its records. By default, the
+            unit that the audited mechanism protects. An ε for clients also holds for records; an ε
+            for records says little about clients. So an audit refuses a claim about the other unit.
         sampler: How batches were drawn, in words ("Poisson", "shuffle"), where it is known.
         accountant: What computed ε ("PLD", "RDP"), where it is known.
 

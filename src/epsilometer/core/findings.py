@@ -279,7 +279,7 @@ class MembershipFinding(BaseFinding, frozen=True, kw_only=True):
         roc_tpr: True positive rates beside them.
         bound: What the scores prove of ε, under the bound's own assumptions.
         full_advantage: What ``advantage`` would be of a model of all records, by the trend over
-            models of an eighth, a quarter and half of them; None where that was not looked at.
+            models of an eighth, a quarter and half of them; None where that was not checked.
         full_low: Lower limit on it, if the advantage is a power of the number of records.
         full_high: Upper limit.
         caveats: What a reader must know before quoting it.

@@ -139,7 +139,7 @@ def judge_limit(value: float | None, *, limit: float) -> CheckOutcome:
     """Judge a check that measures without sampling: violated where its limit is exceeded."""
     if value is None:
         return NOT_TESTED
-    return CONFORMS if value <= limit else VIOLATED  # what is no number does not conform
+    return CONFORMS if value <= limit else VIOLATED  # what is not a number does not conform
 
 
 def explain_violation(run: CheckedRun) -> str:

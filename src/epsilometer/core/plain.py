@@ -123,7 +123,7 @@ def _write_values(value: Any) -> Any:
         # msgspec writes infinity as null, which no reader could tell from a missing number.
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str) and not value.isascii():
-        # Halves of letters, as of file names that are no UTF-8, cannot be written to a file.
+        # Halves of letters, as of file names that are not UTF-8, cannot be written to a file.
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
         return {_write_values(key): _write_values(item) for key, item in value.items()}

@@ -15,8 +15,8 @@ CANARIES: tuple[Design, ...] = ("coins", "fixed", "paired")  # of one run
 _DESIGNS = {
     "runs": "independent runs, one score each",
     "coins": "canaries of one run, each included by its own fair coin toss",
-    "fixed": "canaries of one run, a fixed number of them put in at random",
-    "paired": "pairs of canaries of one run, one of each pair put in by a fair coin",
+    "fixed": "canaries of one run, a fixed number of them included at random",
+    "paired": "pairs of canaries of one run, one of each pair included by a fair coin toss",
 }
 
 
@@ -46,16 +46,16 @@ class Observations:
 
     Attributes:
         design: How the scores were drawn. ``runs``: independent runs, one score each. The others
-            are canaries of one run: ``coins``, each put in by its own coin; ``fixed``, a fixed
-            number put in at random; ``paired``, one of each pair put in by a fair coin, both sides
-            in the order of the pairs.
-        inclusion: The chance of each canary to be put in, for ``coins``.
+            are canaries of one run: ``coins``, each included by its own coin toss; ``fixed``, a
+            fixed number included at random; ``paired``, one of each pair included by a fair coin
+            toss, both sides in the order of the pairs.
+        inclusion: The probability that each canary is included, for ``coins``.
         method: The method that decides, by its name in ``epsilometer methods``; by default
             ``calibrated`` for runs, or ``clopper_pearson`` with a rule that chooses one
             threshold; ``one_run`` for canaries.
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
             ``calibrated`` and ``one_run``, ``RankSum()`` for ``gdp``, ``HoldOut()`` for
-            many canaries by ``one_run_fdp``, ``RankGrid()`` else.
+            many canaries with ``one_run_fdp``, otherwise ``RankGrid()``.
         also: Methods whose bounds are shown beside it and decide nothing.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
@@ -81,13 +81,13 @@ class Observations:
         if self.inclusion != 0.5 and self.design != "coins":
             raise InvalidArgument(
                 f"Expected inclusion = 0.5 with design = {self.design!r}, got {self.inclusion!r}. "
-                "Only canaries put in by coins (design = 'coins') have another inclusion."
+                "Only canaries included by coin tosses (design = 'coins') have another inclusion."
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Scores(Observations):
-    """Attack scores; *higher means "was in"*. Negate a loss before it gets here.
+    """Attack scores; *higher means "was in"*, so negate losses.
 
     ±inf are legal scores and keep their order (score a diverged run so); nan is refused.
     Lists, float32 and float64 arrays, memory-mapped arrays and torch tensors are taken; floats
@@ -100,16 +100,16 @@ class Scores(Observations):
         inside: Scores of runs or canaries with the record, shape ``(n_in,)``.
         outside: Scores of runs or canaries without it, shape ``(n_out,)``.
         design: How they were drawn. ``runs``: independent runs, one score each. The others are
-            canaries of one run: ``coins``, each put in by its own coin; ``fixed``, a fixed number
-            put in at random; ``paired``, one of each pair put in by a fair coin, both sides in
-            the order of the pairs.
-        inclusion: The chance of each canary to be put in, for ``coins``.
+            canaries of one run: ``coins``, each included by its own coin toss; ``fixed``, a fixed
+            number included at random; ``paired``, one of each pair included by a fair coin toss,
+            both sides in the order of the pairs.
+        inclusion: The probability that each canary is included, for ``coins``.
         method: The method that decides, by its name in ``epsilometer methods``; by default
             ``calibrated`` for runs, or ``clopper_pearson`` with a rule that chooses one
             threshold; ``one_run`` for canaries.
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
             ``calibrated`` and ``one_run``, ``RankSum()`` for ``gdp``, ``HoldOut()`` for
-            many canaries by ``one_run_fdp``, ``RankGrid()`` else.
+            many canaries with ``one_run_fdp``, otherwise ``RankGrid()``.
         also: Methods whose bounds are shown beside it and decide nothing.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.

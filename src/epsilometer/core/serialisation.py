@@ -106,7 +106,8 @@ def load(path: str | Path) -> Audit:
 
     Guarantee: the audit equals the one that was saved; its verdict is computed again. In the
         directory of a run, a result, plan or shard that was changed since is refused.
-    Assumption: a file alone was not edited; a signature shows that, or a second run.
+    Assumption: a file outside its run directory was not edited; a signature or a repeated run shows
+        that.
 
     Raises:
         UnreadableFile: There is none, it is damaged, was changed, or is of another format.
@@ -127,6 +128,8 @@ def load(path: str | Path) -> Audit:
         return from_json(data)
     except FileNotFoundError as error:
         advice = f" Finish the run: epsilometer runs resume {where}" if where.is_dir() else ""
+        if (notes := where / "notes.txt").is_file():  # of Flower, which ended without a result
+            advice = f" {notes.read_text('utf-8').partition(chr(10))[0]}"
         raise UnreadableFile(f"Expected an audit in {str(file)!r}, found none.{advice}") from error
     except OSError as error:
         raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error

@@ -22,11 +22,11 @@ class UntilRefuted:
 
 @dataclass(frozen=True)
 class UntilNarrow:
-    """Stop when further runs of the same attack could raise the bound by ``width`` at most.
+    """Stop when further runs of the same attack could raise the bound by at most ``width``.
 
     Guarantee: as for the bound itself: at every moment together, with its confidence.
-    Assumption: as for ``UntilRefuted``. It takes many runs: a threshold that few scores without
-        the record pass leaves open how many do.
+    Assumption: as for ``UntilRefuted``. It takes many runs: the false positive rate at a high
+        threshold rests on few scores.
 
     Attributes:
         width: In units of ε.

@@ -21,7 +21,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
 
     Raises:
         UnreadableFile: It is none, too long, or has keys of too many parts.
-        UnicodeDecodeError: It is no text.
+        UnicodeDecodeError: It is not text.
 
     Example:
         >>> parse_toml(b"[claim]\\nepsilon = 3")

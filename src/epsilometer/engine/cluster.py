@@ -258,7 +258,7 @@ class Cluster:
                 )
             raise EngineLost(
                 f"Expected a worker at the Dask scheduler {address!r}, there was none for "
-                f"{self._patience:g} s. What is finished is safe."
+                f"{self._patience:g} s. Finished units are kept."
             )
 
     def _end_worker(self, worker: str) -> None:
@@ -271,7 +271,7 @@ class Cluster:
             self._client.run(_exit_worker, workers=[worker], wait=False, on_error="ignore")
 
     def _make_lost_error(self) -> EngineLost:
-        return EngineLost("The Dask scheduler went away. What is finished is safe.")
+        return EngineLost("The Dask scheduler went away. Finished units are kept.")
 
 
 def _make_refused_error(error: BaseException) -> EngineLost:

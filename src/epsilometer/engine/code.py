@@ -1,6 +1,6 @@
 """Find the code that an audit runs: the user's functions, what they close over, their modules.
 
-A run must never go on with other code than it began with. What the user's functions do follows
+A run must never continue with other code than it began with. What the user's functions do follows
 from their bytecode, from what they close over, and from the modules that they import. Installed
 packages count by their versions, and code that is found by name only while it runs not at all.
 """
@@ -31,7 +31,7 @@ from epsilometer.engine.fingerprints import fingerprint, is_tensor
 from epsilometer.errors import EpsilometerError
 
 LOADED = "loaded module "  # begins names that are compared only where both sides know them
-_MOST = 100_000  # objects that are looked at
+_MOST = 100_000  # objects that are checked
 _PLAIN = (str, bytes, bool, int, float, complex, Path, type(None), np.generic)
 _LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
 _STORES = {"STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_DEREF"}
@@ -249,7 +249,7 @@ def _name(function: Any) -> str:
 
 
 def _find_module(cls: type) -> str:
-    """Return the module of a class; of a metaclass of Cython, ``cls.__module__`` is no text."""
+    """Return the module of a class; of a metaclass of Cython, ``cls.__module__`` is not text."""
     module = cls.__module__
     return module if isinstance(module, str) else str(type.__dict__["__module__"].__get__(cls))
 

@@ -166,7 +166,7 @@ class CodeChanged(InvalidArgument):
 
 @contextmanager
 def accept_changes(accepted: bool) -> Iterator[None]:
-    """Let runs inside this one, as those of shadow models, go on with changed code too."""
+    """Let runs inside this one, as those of shadow models, continue with changed code too."""
     token = _ACCEPTING.set(accepted)
     try:
         yield
@@ -175,7 +175,7 @@ def accept_changes(accepted: bool) -> Iterator[None]:
 
 
 def accepts_changes() -> bool:
-    """Tell whether the run that this call is a part of goes on with changed code."""
+    """Tell whether the run that this call is a part of continues with changed code."""
     return _ACCEPTING.get()
 
 

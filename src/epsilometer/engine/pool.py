@@ -225,7 +225,7 @@ class Processes:
         if stuck and not any(worker.ready for worker in self._workers):
             raise EngineLost(
                 f"Expected worker processes to be ready within {_START:g} s, they were not: "
-                "importing what the units need seems to hang. What is finished is safe."
+                "importing what the units need seems to hang. Finished units are kept."
             )
 
     def _start(self, place: str | None) -> _Worker:
@@ -275,7 +275,7 @@ class Processes:
         if self._births >= _BIRTHS:
             raise EngineLost(
                 "Expected worker processes to start, too many in a row died before they could "
-                f"begin (exit code {worker.process.exitcode}). What is finished is safe."
+                f"begin (exit code {worker.process.exitcode}). Finished units are kept."
             )
         return None
 

@@ -34,7 +34,7 @@ class Request:
         engine: What executes units; None for the subject's own choice.
         until: When to stop early; None for never.
         listen: Callbacks that receive events.
-        accept_changes: Go on with a run whose code has changed since it began.
+        accept_changes: Continue a run whose code has changed since it began.
         recompute: Make the result of the run in ``out`` again from its shards, and nothing else.
     """
 

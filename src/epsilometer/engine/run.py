@@ -180,7 +180,7 @@ def run(
         directory: Where the run lives; a temporary one by default, which cannot be resumed.
         engine: What executes units.
         listen: Callbacks that receive events.
-        accept_changes: Go on with other code than the run began with; the result says so.
+        accept_changes: Continue with other code than the run began with; the result says so.
 
     Raises:
         CodeChanged: The code is another, and that is not accepted.
@@ -238,7 +238,7 @@ def gather(
         listen: Callbacks that receive events.
 
     Raises:
-        UnitFailed: A unit raised. What is finished is safe in the directory.
+        UnitFailed: A unit raised. Finished units are kept in the directory.
 
     Example:
         >>> import numpy as np
@@ -335,7 +335,7 @@ class _Execution:
         if not self.stopped and self.seen < self.units:
             raise EngineLost(
                 f"Expected an outcome of each of {self.units} units, the engine gave none for "
-                f"unit {self.seen}. What is finished is safe."
+                f"unit {self.seen}. Finished units are kept."
             )
 
     def compute(self, units: Sequence[int]) -> None:
@@ -508,7 +508,7 @@ class _Memory(dict[int, Arrays]):
 
 
 def _with_code(plan: Plan, unit: Callable[[int], Arrays]) -> Plan:
-    """Return the plan with the code of its units, so that other code does not go on with it."""
+    """Return the plan with the code of its units, so that other code does not continue with it."""
     code = find_code(unit)
     return replace_fields(
         plan,

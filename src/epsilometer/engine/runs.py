@@ -44,7 +44,7 @@ class View:
 
     Attributes:
         name: Name of its scores among those that ``play`` returns.
-        subject: What is looked at, in words.
+        subject: What is checked, in words.
         adversary: Whose view it is, in words.
         bound: Bounds ε from its scores, where another method than the usual is the right one; not
             with a rule to stop early.
@@ -95,8 +95,8 @@ class RunsJob:
         subject: What is audited, in words.
         claim: What all programs claim, if anything.
         programs: What is run.
-        runs: Runs of either kind, at most.
-        block: Runs of either kind that make a unit.
+        runs: Largest number of runs with the record, and of runs without it.
+        block: Pairs of runs per unit of work.
         delta: δ of all bounds.
         confidence: Confidence of all bounds together.
         also: Methods whose bounds are shown beside it and decide nothing.
@@ -255,7 +255,7 @@ class RunsJob:
 
 
 def choose_block(runs: int) -> int:
-    """Return how many runs of either kind make a unit of work where no one says it."""
+    """Return the default number of pairs of runs per unit of work."""
     return -(-runs // _UNITS)
 
 

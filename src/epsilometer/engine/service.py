@@ -82,7 +82,7 @@ class JsonService:
         try:
             parts = urllib.parse.urlsplit(self.url)
             known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:  # a port that is no number, half of an IPv6 address
+        except ValueError:  # a port that is not a number, half of an IPv6 address
             known = False
         if not known:
             raise InvalidArgument(
@@ -181,7 +181,7 @@ class JsonService:
         )
 
     def _post(self, body: str) -> tuple[int, Mapping[str, str], bytes]:
-        """Return status, headers and body of one answer; as much of the body as is looked at."""
+        """Return status, headers and body of one answer; as much of the body as is checked."""
         with needs("httpx", extra="service"):
             import httpx
         watch = _Deadline(self.deadline)

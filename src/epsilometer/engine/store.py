@@ -552,7 +552,7 @@ def explain_write_errors(directory: Path) -> Iterator[None]:
         }.get(error.errno or 0, "Put that right")
         raise CannotWrite(
             f"Expected to be able to write in {str(directory)!r}: {error.strerror or error}. "
-            f"Everything finished before is safe. {advice}, then go on with: "
+            f"Everything finished before is safe. {advice}, then resume with: "
             f"epsilometer runs resume {directory}"
         ) from error
 

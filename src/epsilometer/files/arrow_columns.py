@@ -15,7 +15,7 @@ def make_column(name: str, cells: Any) -> Column:
     """Return a column of one chunked array; moments become days since 1970.
 
     Raises:
-        InvalidArgument: It holds lists, bytes or other things that are no numbers or texts.
+        InvalidArgument: It holds lists, bytes or other things that are not numbers or texts.
     """
     from pyarrow import types
 

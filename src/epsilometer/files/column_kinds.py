@@ -14,7 +14,7 @@ _DIFFERENT = 0.9  # share of records with a word of their own, in a column that 
 _TEXTS = 0.5  # the same of free text, in which some say the same
 _SPACES = 3  # gaps between the words of a cell of free text, on average
 _LIKE = 0.8  # share of different cells that look alike
-_LOOKED = 1000  # different cells that are looked at
+_LOOKED = 1000  # different cells that are checked
 _LOOKS = {
     "e-mail addresses": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
     "unique identifiers": re.compile(

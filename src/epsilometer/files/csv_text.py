@@ -34,7 +34,7 @@ from epsilometer.files.spellings import read_comma, read_grouped
 
 _GROWS = 100  # times its size that a text may become; tables of people become 5 to 20
 _LONGEST = 2**20  # bytes of a line
-_BLOCK = 2**17  # bytes that are looked at together: they stay in a cache
+_BLOCK = 2**17  # bytes that are checked together: they stay in a cache
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _LINES = 100  # that show what separates cells
 _MARKS = {  # at the beginning of a text → its encoding; UTF-16's is the beginning of UTF-32's
@@ -92,7 +92,7 @@ def open_csv(
             points do. None: numbers have a point, and nothing between thousands.
 
     Raises:
-        UnreadableFile: It is no text, or grows too much when it is unpacked.
+        UnreadableFile: It is not text, or grows too much when it is unpacked.
         InvalidArgument: More than one delimiter fits, or there is no such encoding.
     """
     delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
@@ -206,7 +206,7 @@ def _convert_cells(name: str, cells: Any, parse: Parse) -> Column:
         numbers = pc.cast(pc.if_else(blank, None, cells), pyarrow.float64())
         values = numbers.to_numpy()
         empty = blank.to_numpy()
-        # pyarrow takes nan(text) for nan, so that cells that became nan are looked at one by one.
+        # pyarrow takes nan(text) for nan, so that cells that became nan are checked one by one.
         if not np.isnan(values[~empty]).any():
             return Column(name, values, blank=empty if empty.any() else None)
     except pyarrow.ArrowInvalid:  # a text; or a number that is written otherwise, as +1 or 1,5
@@ -244,7 +244,7 @@ def _read_by_csv(layout: _Layout, places: Sequence[int], width: int, *, whole: b
 def _measure_text(path: Path, encoding: str | None) -> tuple[int, int, str]:
     """Return the bytes of a text, unpacked, its ends of lines, and how it is encoded.
 
-    A count beyond the largest ends there. What is no UTF-8 is taken for cp1252, and where that has
+    A count beyond the largest ends there. What is not UTF-8 is taken for cp1252, and where that has
     no such letter for Latin-1: words differ in one where they differ in another.
     """
     packed = check_plain(path).st_size

@@ -23,7 +23,7 @@ def open_excel(path: Path) -> Content:
     Values are read as they were last computed; no formula is evaluated, no macro is run.
 
     Raises:
-        UnreadableFile: It is no plain file, grows too much, or has too many cells.
+        UnreadableFile: It is not a plain file, grows too much, or has too many cells.
         InvalidArgument: It has no line of names.
     """
     with needs("openpyxl", extra="excel"):

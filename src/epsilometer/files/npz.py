@@ -24,7 +24,7 @@ def open_npz(path: Path) -> Content:
     """Return the names of an archive's arrays, and what reads them.
 
     Raises:
-        UnreadableFile: It is no plain file, has too many members, or grows too much.
+        UnreadableFile: It is not a plain file, has too many members, or grows too much.
     """
     packed = check_plain(path).st_size
     with path.open("rb") as file:

@@ -21,7 +21,7 @@ def open_parquet(path: Path) -> Content:
     """Return the names of a file's columns, and what reads them.
 
     Raises:
-        UnreadableFile: It is no plain file, or grows too much.
+        UnreadableFile: It is not a plain file, or grows too much.
     """
     with needs("pyarrow", extra="parquet"):
         import pyarrow.parquet

@@ -207,7 +207,7 @@ def _list_obstacles(
 ) -> Iterator[tuple[Reason, str]]:
     kind = found.provenance.subject
     if required.kind and kind != required.kind:
-        yield "kind", f"It is of {kind}; {required.kind} is required."
+        yield "kind", f"It audits {kind}; {required.kind} is required."
     if lax := _find_lax_limit(policy, found) or _find_own_claim(policy, required, found):
         yield "limit", lax
     if found.confidence < policy.confidence:
@@ -224,7 +224,7 @@ def _list_obstacles(
     if days is not None:
         age = now - stamp.moment
         if age > timedelta(days=days) or age < timedelta(days=-1):
-            yield "age", f"It is of {stamp.moment:%Y-%m-%d}; at most {days:g} days are allowed."
+            yield "age", f"It is from {stamp.moment:%Y-%m-%d}; at most {days:g} days are allowed."
     if policy.same_code and (changed := _describe_changes(stamp.commit, required, path)):
         yield "code", changed
     if policy.same_code and stamp.modified:

@@ -33,8 +33,8 @@ def read_records(
 
     Args:
         path: The file.
-        label: The column or array of labels. By default the one that is named label, labels, y,
-            target or class; of a table without such, the last.
+        label: The column or array of labels. By default the one named label, labels, y, target or
+            class; in a table without one, the last column.
 
     Returns:
         Features, float32 where an npz has 32 bits or fewer, else float64. Labels as int64: classes
@@ -42,7 +42,7 @@ def read_records(
 
     Raises:
         UnreadableFile: The file is not there, damaged, or too large.
-        InvalidArgument: Something is missing in it, is no number, or does not fit together.
+        InvalidArgument: Something is missing in it, is not a number, or does not fit together.
 
     Example:
         >>> import tempfile, pathlib, epsilometer as em

@@ -83,7 +83,7 @@ _SPELLINGS: tuple[tuple[Callable[[str], float | None], str], ...] = (
 
 
 def _read_dates(name: str, texts: list[str]) -> list[float | None] | None:
-    """Return days; None where some text is no date."""
+    """Return days; None where some text is not a date."""
     found = {order: [_read_date(text, order) for text in texts] for order in _ORDERS}
     dates = [days for days in found.values() if None not in days]
     if len(dates) == 2 and dates[0] != dates[1]:

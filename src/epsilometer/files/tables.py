@@ -177,7 +177,7 @@ def _refuse_many(rows: int | None, most: int | None) -> None:
 
 
 def _check_column(column: Column) -> Column:
-    """Refuse an array that is no column of numbers or texts."""
+    """Refuse an array that is not a column of numbers or texts."""
     kind = column.values.dtype.kind
     if column.values.ndim != 1 or kind not in "biufSU":
         raise InvalidArgument(

@@ -12,7 +12,7 @@ Scope: TypeAlias = ast.AST | None  # a function or class; None is the module
 Path: TypeAlias = tuple[int | str, ...]
 
 LONGEST = 200  # arguments that a partial, or a dictionary that is handed over, holds
-_NEAREST = 3  # bindings of one name that are looked at
+_NEAREST = 3  # bindings of one name that are checked
 _MOST_TURNS = 4  # of a loop over a literal
 
 

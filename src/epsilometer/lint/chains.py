@@ -16,7 +16,7 @@ _UNBATCHES = ("unbatch", "flat_map", "interleave")
 _MIXES = {"shuffle", "sample_from_datasets", "interleave", "random_map", "filter", "apply"}
 _CONVERTS = {"as_numpy"}
 _TELLING = (*_BATCHES, *_UNBATCHES, "shuffle", "range", "take")
-_REACH = 20  # calls of a chain that are looked at on either side of a shuffle
+_REACH = 20  # calls of a chain that are checked on either side of a shuffle
 
 _Arms: TypeAlias = Callable[[ast.AST], dict[int, bool]]
 

@@ -68,7 +68,7 @@ class Value:
     Attributes:
         node: The expression.
         module: The module that contains it.
-        frame: The call of the function around it, if one is looked at.
+        frame: The call of the function around it, if one is checked.
         path: The part of it that is meant: ``(0,)`` is the first of what it returns.
     """
 

@@ -15,7 +15,7 @@ from epsilometer.lint.roles import Accountant, Roles
 _MOST = 12  # facts of a kind that are carried from a unit to those that use it
 Fact = TypeVar("Fact")
 _FARTHEST = 4  # steps up to a program that trains with DP: in large packages all use all
-_WIDEST = 300  # units above a node that are looked at
+_WIDEST = 300  # units above a node that are checked
 
 
 @dataclass(eq=False)

@@ -128,7 +128,7 @@ class Report:
     Attributes:
         findings: Mistakes.
         problems: What could not be checked.
-        files: How many files were looked at.
+        files: How many files were checked.
         understood: What was understood of each file that has to do with privacy.
     """
 

@@ -118,7 +118,7 @@ def to_github(report: Report) -> str:
 
     lines = []
     for finding in report.findings:
-        # Lines of a notebook's cell are no lines of its file.
+        # Lines of a notebook's cell are not lines of its file.
         line, column = (None, None) if finding.cell is not None else (finding.line, finding.column)
         cell = "" if finding.cell is None else f"Cell {finding.cell}, line {finding.line}: "
         lines.append(
@@ -210,7 +210,7 @@ def to_sarif(report: Report, *, version: str) -> str:
 def _make_result(what: Finding | Problem, level: str, message: str) -> dict[str, Any]:
     """Return a result of SARIF.
 
-    Lines of a notebook's cell are no lines of its file, so that a cell is named instead.
+    Lines of a notebook's cell are not lines of its file, so that a cell is named instead.
     """
     physical: dict[str, Any] = {"artifactLocation": {"uri": quote(os.fsencode(what.path))}}
     location: dict[str, Any] = {"physicalLocation": physical}

@@ -44,7 +44,12 @@ _TRIED = 2  # examples on which the fast path is compared with the module itself
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the usual loss of classes, of every example."""
+    """Return the cross-entropy of every example, not averaged.
+
+    Example:
+        >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
+        tensor([1.3863, 1.3863])
+    """
     return nn.functional.cross_entropy(outputs, labels, reduction="none")
 
 
@@ -160,6 +165,16 @@ class EnsembleDPSGD:
             is seen along a single canary stays in double. A clipped gradient may then be longer
             than C by as much as its norm is rounded, about one percent.
         path: ``"general"`` takes ``torch.func`` for everything, to compare.
+
+    Example:
+        >>> from epsilometer.samplers import Shuffle
+        >>> many = EnsembleDPSGD(
+        ...     nn.Linear(3, 2), cross_entropy, runs=100, sampler=Shuffle(), noise_multiplier=1.0,
+        ...     clip_norm=1.0, learning_rate=0.1, batch_size=4,
+        ... )
+        >>> trained = many.train(np.eye(12, 3), [0, 1] * 6, rng=np.random.default_rng(0))
+        >>> trained.losses(np.eye(1, 3), [0], loss=cross_entropy).shape
+        (100, 1)
     """
 
     module: nn.Module = field(metadata=DATA)

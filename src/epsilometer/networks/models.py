@@ -74,6 +74,10 @@ def cnn(channels: int = 3, height: int = 32, width: int = 32, classes: int = 10)
         height: Height of an image, 8 or more.
         width: Width of an image, 8 or more.
         classes: Outputs.
+
+    Example:
+        >>> sum(parameter.numel() for parameter in cnn().parameters())
+        550570
     """
     _validate.whole(1, channels=channels, height=height, width=width, classes=classes)
     rows, columns = (side // _POOLED**3 for side in (height, width))
@@ -153,6 +157,10 @@ def dropout_mlp(
         classes: Outputs.
         dropout: Share that is dropped.
         hidden: Neurons of the hidden layer.
+
+    Example:
+        >>> dropout_mlp(64, 10)[3]
+        Dropout(p=0.5, inplace=False)
     """
     _validate.whole(1, inputs=inputs, classes=classes, hidden=hidden)
     _validate.open_unit(dropout=dropout)

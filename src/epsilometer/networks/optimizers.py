@@ -13,7 +13,16 @@ State: TypeAlias = "list[torch.Tensor]"
 
 
 class Optimizer(Protocol):
-    """Moves parameters against a gradient, both of shape ``(runs, size)``, in place."""
+    """Move parameters against a gradient, both of shape ``(runs, size)``, in place.
+
+    Example:
+        >>> import torch
+        >>> optimizer: Optimizer = SGD()
+        >>> parameters, gradient = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0]])
+        >>> optimizer.step(parameters, gradient, optimizer.start(parameters), rate=0.5)
+        >>> parameters
+        tensor([[0.5000, 2.0000]])
+    """
 
     def start(self, parameters: "torch.Tensor") -> State:
         """Return what it remembers between steps, before the first."""

@@ -19,7 +19,7 @@ from epsilometer.networks.loss import is_module
 from epsilometer.sampling.samplers import Sampler
 from epsilometer.types import BoolArray, FloatArray
 
-Batches: TypeAlias = NDArray[np.signedinteger[Any]]  # numbers of records; −1 is no record
+Batches: TypeAlias = NDArray[np.signedinteger[Any]]  # numbers of records; −1 is not a record
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]  # of what products multiply
 
 

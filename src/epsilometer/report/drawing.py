@@ -46,7 +46,7 @@ def draw(figure: Figure, kind: Format) -> bytes:
             _add_mark(axes, mark)
         _dress(axes, figure)
         written = io.BytesIO()
-        # The date would differ each time; who made it is no part of what it shows.
+        # The date would differ each time; who made it is not part of what it shows.
         canvas.savefig(
             written,
             format=kind,

@@ -29,7 +29,7 @@ class Explanation:
         finding: What was found, in a sentence.
         sections: (title, lines) pairs.
         cites: Keys of ``references.BIBLIOGRAPHY``.
-        parts: Explanations of what it is made of.
+        parts: Explanations of its parts.
 
     Example:
         >>> import epsilometer as em
@@ -77,9 +77,8 @@ class Explanation:
 def explain(result: Audit | EpsilonLowerBound | EpsilonEstimate) -> Explanation:
     """Explain how a result was computed, in words and with its formula; ``print`` it.
 
-    Guarantee: the numbers are those of the result, so that where the formula is closed, putting
-        them in gives its ε.
-    Assumption: it is a result of ours: of methods that others added there is no derivation.
+    Guarantee: the numbers are those of the result: where the formula is closed, they give its ε.
+    Assumption: the method is one of epsilometer: methods of other packages have no derivation.
 
     Example:
         >>> import epsilometer as em

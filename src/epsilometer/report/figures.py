@@ -86,7 +86,7 @@ def name_views(views: Sequence[EpsilonFinding]) -> tuple[str, ...]:
 def compare_views(audit: Audit) -> tuple[Figure, ...]:
     """Return views whose ε was estimated too, side by side: one figure per adversary with several.
 
-    Bounds of different adversaries are no series of anything.
+    Bounds of different adversaries do not form a series.
     """
     alike: dict[str, list[EpsilonFinding]] = {}
     for view in audit.find(EpsilonFinding):

@@ -32,7 +32,7 @@ _ATTEMPTS = ((5_000, True), (1_000, True), (100, True), (0, True), (0, False))
 def page(audit: Audit, *, stamp: Stamped = ()) -> str:
     """Return the audit as one HTML page of at most 1.5 MB; the same audit gives the same bytes.
 
-    A stamp, as names and values, is shown below it and is no part of the audit. Of very many
+    A stamp, as names and values, is shown below it and is not part of the audit. Of very many
     records the riskiest are shown, of very many views no figures; the page then says so. What still
     does not fit is an ``InvalidArgument``.
     """

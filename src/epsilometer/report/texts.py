@@ -271,7 +271,7 @@ def describe(
         marks: Values of x that matter.
         suffix: After the key, where there are several figures of it.
         cites: Keys of the bibliography, in addition to those of the texts.
-        more: What the texts name and is no field.
+        more: What the texts name and is not a field.
     """
     texts = TEXTS["figures"][key]
     more["each"] = "; ".join(fill(texts["each"], audit, part) for part in each)

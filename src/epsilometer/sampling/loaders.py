@@ -244,7 +244,7 @@ def watch_loader(
     confidence: float = 0.999,
     rng: np.random.Generator,
 ) -> LoaderReport:
-    """Say which sampler a loader is, and which accountant applies to it.
+    """Recognise the sampler of a loader, and name the accountant that applies to it.
 
     As :meth:`FromLoader.watch` of ``FromLoader(loader, records, batch_size, set_epoch)``.
 

@@ -33,7 +33,7 @@ from epsilometer.types import FloatArray, IntArray
 _PLAIN = "the Gaussian mechanism once per epoch, without amplification"
 _GROUP = 8  # epochs that are compared with each other
 _CELLS = 2_000_000  # of the table of records and batches; more batches share columns
-_Test: TypeAlias = tuple[float, str]  # a p-value, and what was looked at
+_Test: TypeAlias = tuple[float, str]  # a p-value, and what was checked
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +197,7 @@ def recognise(
     last_missing = present[-1] == present.size - 1
     if verdict.ragged and last_missing and absent == records % find_batch_size(seen):
         verdict = replace(verdict, sampler=verdict.ragged)
-    note = f"{absent} of {records} records never came: the rest was looked at as the training set."
+    note = f"{absent} of {records} records never came: the rest was checked as the training set."
     return replace(verdict, ragged=None, caveats=(note, *verdict.caveats))
 
 

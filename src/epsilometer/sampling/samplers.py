@@ -78,9 +78,9 @@ class Sampler(Protocol):
     Must keep: epochs are independent given ``rng``, all randomness comes from it, and no batch
     holds a record twice. Records are 0, 1, …, in the order in which they are stored.
 
-    A sampler that cuts an order into batches has ⌈records / batch_size⌉ of them; a ragged last one
-    is shorter, or left out with ``drop_last``. The others have that many ``steps`` unless another
-    number is set, and none is ragged.
+    A sampler that cuts an order into batches has ⌈records / batch_size⌉ of them; an incomplete
+    last one is shorter, or left out with ``drop_last``. The others have that many ``steps`` unless
+    another number is set, and all are complete.
 
     Optional members, which functions of this module look up:
 
@@ -90,6 +90,11 @@ class Sampler(Protocol):
     - ``pin(records, batch_size)``: a sampler that draws alike for one record more or less;
     - ``block(records)``: how many records are permuted among themselves, where that is all;
     - ``label``: its name in results, where that is not the name of the class.
+
+    Example:
+        >>> sampler: Sampler = Shuffle()
+        >>> [len(batch) for batch in sampler.batches(10, 4, rng=np.random.default_rng(0))]
+        [4, 4, 2]
     """
 
     def batches(

@@ -113,7 +113,7 @@ def _refuse_copies(ranked: dict[str, FloatArray]) -> tuple[str, ...]:
         return (f"Every score {name} occurs exactly {counts[0]} times. {_COPIES}",)
     raise InvalidArgument(
         f"Expected independent scores {name}, got every value exactly {counts[0]} times: "
-        f"{counts.size:,} different ones among {ranked[name].size:,} that were looked at. Rows "
+        f"{counts.size:,} different ones among {ranked[name].size:,} that were checked. Rows "
         "were copied, or files joined that share them. Keep one row for each run or canary."
     )
 

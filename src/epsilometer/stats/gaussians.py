@@ -106,14 +106,14 @@ def two_gaussians_epsilon(
     *,
     relative: float = 0.0,
 ) -> float:
-    """Return ε at ``delta`` between two normal laws: the larger of both directions.
+    """Return ε at ``delta`` between two normal distributions: the larger of both directions.
 
     Args:
         mean_absent: Mean of the score without the record.
         std_absent: Its standard deviation, above 0.
         mean_present: Mean with the record.
         std_present: Its standard deviation, above 0.
-        delta: In [0, 1]. At 0 the answer is infinite unless the two laws are equal.
+        delta: In [0, 1]. At 0 the answer is infinite unless the two distributions are equal.
         rule: ``"exact"`` takes the best of all attacks, whose regions are bounded by the roots of
             a quadratic (one-shot paper, version 2, Appendix B); ``"threshold"`` only attacks that
             say "present" above a threshold (version 1), and so gives 0 when the score points the

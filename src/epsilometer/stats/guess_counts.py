@@ -34,7 +34,7 @@ class RightGuesses:
 
 
 def count_right(observed: Observed, family: LookFamily, rng: np.random.Generator) -> RightGuesses:
-    """Count the right guesses of canaries that were put in by coins."""
+    """Count the right guesses of canaries that were included by coin tosses."""
     canaries, k = family.game.canaries, family.ranks
     cuts, at = np.unique(np.concatenate([k, canaries - k]), return_inverse=True)
     inside, tied = _count_inside(observed, cuts, rng)

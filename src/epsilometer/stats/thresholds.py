@@ -73,7 +73,7 @@ class RankGrid:
     the law of continuous scores, and smaller where scores are tied (Wilks 1941). The data place
     the threshold, yet its FPR is as if drawn before. Only the number of ranks is paid for.
 
-    Where a rank falls among equal scores, both ends of the group are looked at too, for an eighth
+    Where a rank falls among equal scores, both ends of the group are checked too, for an eighth
     of the error. Rank k of all n gets its share 1/k, so that no rank need be named beforehand.
 
     Example:

@@ -65,7 +65,7 @@ class Score:
     Attributes:
         found: Mistakes that were reported, each where it is.
         missed: Mistakes that were not.
-        invented: What was reported and is no mistake.
+        invented: What was reported and is not a mistake.
     """
 
     found: tuple[tuple[str, Place], ...]

@@ -159,7 +159,7 @@ def _cut_large_batches(training: Training, features: Any, labels: Any) -> None:
 
 @program("EPS-0172", part="loop")
 def _cycle_loader(training: Training) -> None:
-    """Go on with ``itertools.cycle``, which repeats the batches of the first epoch."""
+    """Continue with ``itertools.cycle``, which repeats the batches of the first epoch."""
     batches = cycle(training.loader)
     for _ in range(training.epochs * len(training.loader)):
         training.step(training, *next(batches))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from epsilometer import Audit
 from epsilometer.core import judge
@@ -21,9 +22,12 @@ from tests.examples import (
     a_provenance,
     a_release,
     a_shuffling,
+    a_view,
+    a_violation,
     an_attack,
     an_audit,
     computed,
+    several_views,
 )
 
 
@@ -41,6 +45,8 @@ def test_every_audit_has_its_views_in_order_and_one_verdict(name: str) -> None:
     assert max((entry.epsilon or 0.0 for entry in found if entry.valid), default=0.0) == (
         audit.epsilon
     )
+    # The lines of refuted views, and only those, are red; a violated run makes all of them red.
+    assert (audit.verdict in judge.BAD) == any(e.view_verdict in judge.BAD for e in found)
     for entry, view in zip(found, audit.views, strict=False):
         assert (entry.subject, entry.reach) == (view.subject, view.reach)
     for entry in found:
@@ -59,6 +65,20 @@ def test_an_entry_says_what_stands_in_the_audit() -> None:
     assert (entry.observations, entry.auc, entry.reach) == (1234 + 567, 0.875, 5.0)
     assert entry.advantage == pytest.approx(0.7)  # at (FPR, FNR) = (0.1, 0.2)
     assert (entry.label, entry.to_dict()["epsilon"]) == ("runs/v1", "inf")
+
+
+def test_a_view_that_refutes_nothing_is_not_called_refuted() -> None:
+    strong, weak = (
+        a_view(subject=str(epsilon), bound=a_bound(epsilon=epsilon), reach=9.0)
+        for epsilon in (2.0, 0.5)
+    )
+    audit = several_views(strong, weak)
+    assert [(e.verdict, e.view_verdict) for e in entries(audit)] == [
+        (judge.REFUTED, judge.REFUTED),
+        (judge.REFUTED, judge.NOT_REFUTED),
+    ]
+    broken = replace(audit, findings=(*audit.findings, a_violation()))
+    assert {entry.view_verdict for entry in entries(broken)} == {judge.VIOLATED}
 
 
 def test_of_several_attacks_on_a_classifier_the_strongest_counts() -> None:

@@ -304,7 +304,7 @@ def test_names_that_are_no_text_are_told(folder: Path) -> None:
         Path(os.fsdecode(strange)).write_text("{}")
     except OSError:  # a disk that has no such names
         return
-    assert [reason for _, reason in History(folder).unreadable] == ["its name is no text"]
+    assert [reason for _, reason in History(folder).unreadable] == ["its name is not text"]
 
 
 def test_numbers_of_any_size_come_back(folder: Path) -> None:

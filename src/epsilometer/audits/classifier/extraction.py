@@ -224,7 +224,7 @@ def _bisect(
 
 
 def _find_way(X: Any, column: int, pairs: IntArray) -> FloatArray | None:  # noqa: N803
-    """Return by how much a column differs within pairs; None where it is no measurement."""
+    """Return by how much a column differs within pairs; None where it is not a measurement."""
     values = np.asarray(X.iloc[:, column] if hasattr(X, "iloc") else X[:, column])
     try:
         numbers = values.astype(np.float64)

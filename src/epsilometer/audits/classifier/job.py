@@ -504,7 +504,7 @@ class ClassifierJob(PublishedJob):
         subject = remedy.subject
         if subject.shown == -1 and self._answers[0]:  # which probabilities do not tell
             remedy = dataclasses.replace(remedy, retrains=True)
-        if remedy.retrains and not leaves_exactly(subject):  # those who were riskiest are looked at
+        if remedy.retrains and not leaves_exactly(subject):  # those who were riskiest are checked
             subject = dataclasses.replace(subject, records=remedy.watched)
         task = ClassifierTask(subject, self.task.request)
         same = () if remedy.retrains else ("pool", "answers")  # of the model as it is

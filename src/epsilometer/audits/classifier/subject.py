@@ -64,8 +64,8 @@ _REMEDIES = ((5_000, 9), (20_000, 2))  # up to so many records, so many remedies
 class Classifier(PublishedModel):
     """A classifier trained on these records: may it be published, and what would help?
 
-    Its ``rules`` decide, so that a claimed ε is refused. No δ is needed; one that is given is that
-    of the bounds shown with attacks.
+    Its ``rules`` decide, so a claimed ε is refused. No δ is needed; if given, it is the δ of the
+    bounds shown with attacks.
 
     Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
         samples. It is certain where all records were measured exactly. *Release* says the same of
@@ -75,23 +75,24 @@ class Classifier(PublishedModel):
         on models that were trained on halves of the records.
 
     Attributes:
-        estimator: As of scikit-learn, not fitted; pipelines too.
+        estimator: A scikit-learn estimator or pipeline, not fitted.
         X: Features: an array, a sparse matrix or a data frame.
         y: Labels.
-        published_as: What others are given. ``"file"``: the fitted model itself, which is then
+        published_as: What is published. ``"file"``: the fitted model itself, which is then
             searched for records; the default, since it shows most. ``"api"``: probabilities, with
             ``decimals``. ``"labels"``: the predicted class alone.
         model_file: The file that is to be published, if there is one already: pickle, joblib,
             skops, ONNX. Its bytes are searched; it is never loaded.
         records: Records to leave out one by one: row numbers, ``"all"``, or ``"sample:500"`` for
-            500 by chance. ``"screen:500"`` takes the 250 that a screen ranks highest and 250 by
-            chance. None: all of small tables. Of larger ones a screen chooses so many that their
+            500 at random. ``"screen:500"`` takes the 250 that a screen ranks highest and 250 at
+            random. None: all of small tables. Of larger ones a screen chooses so many that their
             number times that of the records is 2 million, or 1 million of more than 20,000, at
             least 24. For nearest neighbours it is 400 million, and for logistic regression where
             leaving out one record looks at all others. Other exact families leave out all.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
-            (``"refit"``), or held as fitted to all (``"fixed"``).
-        patience: Seconds that refits may take; more is refused before it begins.
+            (``"refit"``), or kept as fitted to all records (``"fixed"``).
+        patience: Seconds that refits may take; an audit that needs more is refused before it
+            starts.
         attacks: Names of ``ATTACKS``, or ``"all"``; none: only leave-one-out risk is judged.
         shadows: Models in the pool of shadows. All of them are attacked; above 8,192 records
             fewer, down to 8, unless ``precision`` is given.
@@ -105,16 +106,16 @@ class Classifier(PublishedModel):
             used.
         groups: Column → group of each record, to see whether some are more at risk.
         rules: Rules that judge it; ``RULES`` by default, without attacks only the first.
-        decimals: With how many decimals an API shows probabilities; None: all.
+        decimals: Number of decimals of the probabilities that an API returns; None: all.
         removal: Measurements of the plan to drop records; None: 25 where records can be left out
             without fitting again, else none.
         remedies: Largest number of remedies to measure that need new models, where some rule does
             not pass. Each costs as much as the attacks. None: 9, of more than 5,000 records 2, of
             more than 20,000 none.
         variation: Models trained on all records with other seeds, to see how much predictions
-            vary anyway; 0: none.
+            vary for other reasons; 0: none.
         feature_names: Names of the columns of X.
-        categorical: Which columns of X are mere names of something.
+        categorical: Which columns of X are categorical.
         record_names: Names of the records, for ``records.csv`` in the run's directory alone.
         target: ln p of an existing model, shape ``(records, classes)``, and which records it was
             trained on. It is attacked in place of models of the pool, and compared with them.
@@ -123,7 +124,7 @@ class Classifier(PublishedModel):
         show_records: Write row numbers of the riskiest records into the result. Otherwise they have
             a rank, which ``records.csv`` in the run's directory maps to a row.
         title: What is audited, in words; the estimator's class by default.
-        caveats: What a reader must know beforehand.
+        caveats: What a reader must know first.
         source: Where the records came from, if from a file.
 
     Example:

@@ -56,7 +56,7 @@ class GradientGame:
         """Train ``runs`` models with the target and as many without; same ``rng``, same scores.
 
         A run that diverged is scored against the attack: −∞ with the target, +∞ without. Where
-        single steps alone are looked at, and at least half of them do not draw the target, it is in
+        single steps alone are checked, and at least half of them do not draw the target, it is in
         all runs.
         """
         rate = getattr(self.training.sampler, "rate", None)

@@ -53,9 +53,9 @@ _UNITS = 10_000  # at most: more would only be more files
 
 @dataclass(frozen=True, eq=False)
 class DPSGD:
-    """DP-SGD that is trained with a canary and without it, thousands of times.
+    """DP-SGD, trained thousands of times with and without a canary.
 
-    All runs are trained many at once, by PyTorch or by JAX: the model decides.
+    Many runs are trained at once, by PyTorch or JAX, depending on the model.
 
     Guarantee: the same settings give the same audit, byte for byte on the same kind of device,
         however the work was split, killed or resumed. The bounds of all views together exceed the
@@ -67,11 +67,11 @@ class DPSGD:
     Attributes:
         module: A ``torch.nn.Module``, or a ``JaxModel`` of ``epsilometer.networks.jax_trainer``.
         data: Features ``(n, …)`` and classes ``(n,)``; record 0 is the target.
-        runs: Runs with the canary, and as many without it, at most.
+        runs: Largest number of runs with the canary, and of runs without it.
         learning_rate: Learning rate of the optimizer.
         batch_size: Records per batch; the expected number, where it varies.
         noise_multiplier: Standard deviation of the noise in units of the clipping norm; by default
-            what accounting by Poisson sampling asks for to satisfy the claim.
+            what a Poisson accountant requires to satisfy the claim.
         adversary: What the adversary may insert, as :mod:`~epsilometer.audits.dpsgd.canaries` says.
         adjacency: ``"zero_out"``, ``"add_remove"`` or ``"replace"``.
         sampler: How batches are drawn; ``Shuffle()`` by default.
@@ -85,14 +85,14 @@ class DPSGD:
             bound on Poisson-sampled training. Alone, at rates up to a half, it puts the target into
             all runs and compares with steps that did not draw it.
         canary: The record of the view ``"loss"``; record 0 mislabelled by default.
-        canaries: Gradient canaries in one further run, each in by its own coin.
+        canaries: Gradient canaries in one further run, each included by a fair coin toss.
         initial: Whether runs start from their own weights, ``"fresh"``, or from the module's,
             ``"given"``.
         device: Where models are trained: ``"cpu"`` or ``"cuda"``.
-        precision: What products of the training multiply: ``"float32"``, or for speed on a GPU
-            ``"bfloat16"`` or ``"tf32"``; PyTorch alone. Noise and what is seen along the canary
-            gradient are not rounded.
-        at_once: Models trained at once; by default as many as fit and are quickest. The random
+        precision: Precision of the factors of products in training: ``"float32"``, or for speed
+            on a GPU ``"bfloat16"`` or ``"tf32"``; PyTorch only. Noise and the component along the
+            canary gradient are not rounded.
+        at_once: Models trained at once; by default the fastest number that fits. The random
             streams depend on it: what was used is in the provenance.
         title: What was audited, in words.
         source: Where ``module`` and ``data`` were read from, where they were.

@@ -70,7 +70,7 @@ class Cosines:
         could not be foreseen, and δ is much smaller than 1/k. A noise level drawn once per run
         makes them dependent: such bounds were above the true ε in 9 % of audits at δ = 0.01, and 20
         % at 0.05. From δ·k = 0.01 on a caveat says so. ``mean_cosine`` also assumes equal
-        participation. The papers' own bound is marked as not valid; estimates are no bounds.
+        participation. The papers' own bound is marked as not valid; estimates are not bounds.
 
     Attributes:
         cosines: One per canary that took part, shape ``(k,)``.
@@ -135,7 +135,7 @@ class GaussianMechanism:
     """The Gaussian mechanism, run once with many canaries: a check of the audit itself.
 
     The mechanism sums unit vectors and adds noise of standard deviation ``sigma`` to every
-    coordinate. All records are canaries; each is then looked for in the one noisy sum.
+    coordinate. All records are canaries; each is then searched for in the one noisy sum.
 
     Guarantee: that of ``Cosines``. Estimates are those of the cosines, tied spread first, and the
         true ε as a reference.
@@ -144,7 +144,7 @@ class GaussianMechanism:
     Attributes:
         sigma: Standard deviation of the noise, for records of norm 1.
         dimension: Dimension of the records.
-        canaries: How many records.
+        canaries: Number of records.
         family: Directions from a Hadamard transform, or drawn one by one: slower, and the papers'.
 
     Example:

@@ -98,7 +98,7 @@ class IterateSummary:
         took: How often each planted canary took part in a round that moved the weights, ``(k,)``.
         rounds: Rounds that moved the weights.
         matched: Cosine of every planted canary with the sum of θ_t − θ_{t−1}, each of norm 1, over
-            the rounds in which it took part, ``(k,)``; nan where it did not. None: not looked at.
+            the rounds in which it took part, ``(k,)``; nan where it did not. None: not checked.
         orthonormal: Whether the canaries are.
         informed: Whether known updates were taken out of rounds.
         still: Rounds with canaries that moved nothing: failed, or dropped.
@@ -327,7 +327,7 @@ def weigh_arrays(step: FloatArray, sizes: Sequence[int]) -> FloatArray:
     """Return a step, each array divided by the mean square of its own numbers.
 
     That is the matched filter for noise whose size differs by arrays. An array without noise then
-    shows canaries as if it were looked at alone, and nothing is paid for the choice. The result
+    shows canaries as if it were observed alone, and nothing is paid for the choice. The result
     depends on the step alone, so that the law of a canary that took no part stays exact.
 
     Args:

@@ -68,7 +68,7 @@ class Watch:
     Args:
         canaries: All of them.
         planted: How many are planted.
-        iterates: What is looked at.
+        iterates: What is checked.
         matched: What compares each canary with its own rounds.
     """
 

@@ -48,12 +48,12 @@ class FederatedTraining(RoundSettings):
     Assumes: the server is honest, and the divisor is known.
 
     Attributes:
-        module: The model of torch, and its first weights; it is copied.
+        module: The torch model with its initial weights; it is copied.
         clients: (features, labels) of every client.
         loss: ``loss(outputs, labels)``, one number per example, or a loss of torch that can be
             told not to average.
         rounds: T.
-        cohort: Members of a round; on average, where that varies.
+        cohort: Clients per round; on average, if that varies.
         noise_multiplier: z, in clipping norms.
         learning_rate: Learning rate of clients.
         participation: Who takes part when; ``EveryEpoch()`` by default.
@@ -65,7 +65,7 @@ class FederatedTraining(RoundSettings):
         client_optimizer: What clients make their steps with, a new one in every round; ``SGD()`` by
             default.
         server_rate: Learning rate of the server; with 1 and SGD the mean update is the step.
-        server_optimizer: What the server makes its steps with; ``SGD()`` by default.
+        server_optimizer: Optimizer of the server; ``SGD()`` by default.
         divisor: Number by which the sum is divided; the mean number of members by default, and
             never the number that took part in fact, which is private.
         at_once: Clients trained at once.
@@ -141,7 +141,7 @@ class FederatedTraining(RoundSettings):
         Args:
             rng: Where all randomness comes from.
             canaries: Directions, the first of which take part.
-            planted: How many of them do; all by default. The others are only looked at.
+            planted: How many of them do; all by default. The others are only observed.
             repetitions: Rounds of every planted canary, one in each of as many periods, beside the
                 cohort of clients; by default canaries are drawn like clients, and among them.
             iterates: What an observer of all rounds sees of each: ``"updates"`` the noisy mean of

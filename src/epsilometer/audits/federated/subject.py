@@ -48,22 +48,22 @@ _KNOWS = {"known": ", and knows who took part", "hidden": "", "unseen": ""}
 class Federated(FederatedTraining):
     """Federated averaging with user-level differential privacy, and canaries among the clients.
 
-    It is trained once per number of repetitions. Each training is looked at by who sees the final
-    model, and by who sees the model of every round.
+    It is trained once per number of repetitions. Each training is attacked by an adversary
+    who sees the final model, and by one who sees the model of every round.
 
     Guarantee: that of ``Cosines``, for all views together; the same settings give the same audit,
         byte for byte on the same kind of device, however often the work was killed.
     Assumption: canaries are far fewer than parameters; the server is honest.
 
     Attributes:
-        module: The model of torch, and its first weights; it is copied.
+        module: The torch model with its initial weights; it is copied.
         clients: (features, labels) of every client.
         loss: ``loss(outputs, labels)``, one number per example, or a loss of torch that can be
             told not to average; cross-entropy by default.
         rounds: T.
-        cohort: Members of a round; on average, where that varies.
-        noise_multiplier: z: noise of standard deviation z · S is added to a sum of updates of
-            norm S at most.
+        cohort: Clients per round; on average, if that varies.
+        noise_multiplier: z: noise of standard deviation z · S is added to a sum of updates whose
+            norms are at most S.
         learning_rate: Learning rate of clients.
         participation: Who takes part when; ``federation.EveryEpoch()`` by default.
         noise: Whether noise is independent from round to round, or how not;
@@ -71,13 +71,14 @@ class Federated(FederatedTraining):
         clip: The clipping norm S, fixed or adaptive; ``federation.FixedClip(1.0)`` by default.
         batch_size: Batch size of the clients.
         epochs: Passes of a client over its records in one round.
-        client_optimizer: What clients make their steps with; ``optimizers.SGD()`` by default.
+        client_optimizer: Optimizer of the clients; ``optimizers.SGD()`` by default.
         server_rate: Learning rate of the server; with 1 and SGD the mean update is the step.
-        server_optimizer: What the server makes its steps with; ``optimizers.SGD()`` by default.
-        divisor: Number by which the sum is divided; the mean number of members by default.
+        server_optimizer: Optimizer of the server; ``optimizers.SGD()`` by default.
+        divisor: Number by which the sum is divided; by default the mean number of clients per
+            round.
         at_once: Clients trained at once.
         device: ``"cpu"`` or ``"cuda"``.
-        canaries: How many are planted; as many more are never sent, and only looked at.
+        canaries: How many are planted; as many more are never sent, and only observed.
         repetitions: In how many rounds each canary takes part: one training per number. None:
             canaries are drawn like clients, and among them.
         statistic: ``"moved"`` compares canaries with θ_T − θ_0, ``"model"`` with θ_T, as the paper
@@ -85,7 +86,7 @@ class Federated(FederatedTraining):
         iterates: ``"updates"`` compares them with the noisy mean of each round, ``"steps"`` with
             how far the server went, which is what a deployment sees.
         family: ``"hadamard"`` (quick) or ``"sphere"`` (the paper's).
-        test: (features, labels) on which final models are tried, to see that canaries do no harm.
+        test: (features, labels) on which final models are tested, to show that canaries do no harm.
         title: What was audited, in words.
         source: What brought module, clients and test, where a file names it.
 
@@ -279,7 +280,7 @@ def make_job(subject: Federated, request: Request) -> FederatedJob:
     if 2 * subject.canaries > subject.size:
         raise InvalidArgument(
             f"Expected at most {subject.size // 2} canaries for {subject.size} trainable "
-            f"parameters, since as many more are only looked at, got {subject.canaries}. Give "
+            f"parameters, since as many more are only observed, got {subject.canaries}. Give "
             "fewer, or a larger model."
         )
     often = (None,) if subject.repetitions is None else subject.repetitions
@@ -328,7 +329,7 @@ def measure_iterates(
 
     Guarantee: that of ``Cosines``, for both together.
     Assumption: that of ``Cosines``. With ``hidden`` all canaries count, whether they were sampled
-        or not; with ``known`` only those that took part, and their rounds are no secret, so that
+        or not; with ``known`` only those that took part, and their rounds are not secret, so that
         the claim must not rest on amplification by sampling or shuffling.
 
     Args:

@@ -205,7 +205,7 @@ def _read_writers(file: Path) -> tuple[FloatArray, IntArray, IntArray, Client]:
 
 
 def _check_arrays(file: Path, images: Any, labels: Any, writers: Any) -> None:
-    """Refuse images of another size, labels that are no digits, and other than one per record."""
+    """Refuse images of another size, labels that are not digits, and other than one per record."""
     whole = labels.ndim == 1 and labels.size and images.shape == (labels.size, 28, 28)
     numbers = images.dtype.kind in "biuf" and labels.dtype.kind in "biu"
     if not whole or not numbers or writers.shape != labels.shape:

@@ -251,7 +251,7 @@ class Question:
 
     @property
     def shown(self) -> tuple[Shown, ...]:
-        """All that is looked at, each once."""
+        """All that is checked, each once."""
         return tuple(dict.fromkeys([*self.forms, *(shown for _, shown in self.sweeps)]))
 
 

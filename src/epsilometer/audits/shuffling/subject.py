@@ -56,8 +56,8 @@ _ADVERSARY = (
 class ShuffledSGD:
     """DP-SGD that shuffles its batches and is accounted as if it sampled by Poisson.
 
-    The sampler's ε is computed, from below and from above, and part of it is proved by playing the
-    distinguishing game.
+    The sampler's ε is computed, from below and from above, and part of it is proved by simulating
+    the distinguishing game.
 
     Guarantee: the computed bound and the simulated one are lower bounds on the sampler's ε. The
         first holds by computation, the second with the confidence of the audit. The upper bound
@@ -65,18 +65,18 @@ class ShuffledSGD:
         for all data, and is the smallest that is proved for the sampler: see
         ``accounting.shuffle_upper``.
     Assumption: epochs are sampled independently; a record's neighbour is the same record zeroed
-        out. Claims are about the worst case, so what the strongest adversary can do refutes them.
+        out. Claims are about the worst case, so what the strongest adversary achieves refutes them.
 
     Attributes:
         noise_multiplier: Standard deviation of the noise in units of the clipping norm.
         steps: Batches per epoch.
         epochs: Number of passes over all records.
-        sampler: How batches are really drawn, of :mod:`epsilometer.samplers`; ``Shuffle()`` by
+        sampler: How batches are really drawn, from :mod:`epsilometer.samplers`; ``Shuffle()`` by
             default.
         batch_size: Needed for ``PartialShuffle`` and ``BatchThenShuffle``.
         observations: Trials of the game, half with the record; by default what seconds allow. Above
             20 million they are counted at thresholds fixed beforehand.
-        device: Where the game is played: ``"cpu"`` or ``"cuda"``.
+        device: Where trials are simulated: ``"cpu"`` or ``"cuda"``.
         title: What was audited, in words; by default sampler, steps, epochs and noise.
 
     Example:

@@ -248,7 +248,7 @@ def differing_record(
         shadows: Models that return logits (torch) or have ``predict_proba``; not needed for
             ``"random"``, and may then be empty.
         rng: What draws.
-        gradient: ``gradient(x, y)`` of the shadows' mean loss, where they are no torch modules.
+        gradient: ``gradient(x, y)`` of the shadows' mean loss, where they are not torch modules.
         steps: Steps of noise.
         step: How far each moves every feature.
         within: Limits of features, ``(lowest, highest)``, to which the moved record is clipped

@@ -44,7 +44,7 @@ class Demo:
     Attributes:
         features: Pixels of images, 0 to 16, shape ``(n, d)``; the first 101 are used.
         labels: Their classes, 0 to 9.
-        runs: Runs of either kind, of either program.
+        runs: Runs with the record, and as many without it, of each program.
         source: What the images were read from, where it is known.
     """
 

@@ -34,9 +34,9 @@ class Runs:
     Attributes:
         play: ``play(runs, rng)`` returns the scores of that many runs with the record and as many
             without it. With processes or Dask it must be a function that can be pickled.
-        runs: Runs of either kind, at most.
+        runs: Largest number of runs with the record, and of runs without it.
         also: Methods whose bounds are shown beside it and decide nothing; not with ``until``.
-        block: Runs of either kind that make a unit of work; a hundredth of ``runs`` by default.
+        block: Pairs of runs per unit of work; a hundredth of ``runs`` by default.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
         curves: Trade-off curves to draw with the attack's.

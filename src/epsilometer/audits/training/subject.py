@@ -199,7 +199,7 @@ def run_seed(number: int, *, of: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class TrainFunction:
-    """A training function of your own, which is called with a record and without it.
+    """Your training function, called with and without a record.
 
     Guarantee: the same settings give the same audit, byte for byte, however the work was split,
         killed or resumed. The bound exceeds the true ε in at most ``1 - confidence`` of audits,
@@ -216,17 +216,17 @@ class TrainFunction:
             ``train`` gets them as new arrays in each run, features as floats.
         canary: The ``Record`` that is added to ``data`` or left out. With datasets of your own,
             whatever ``score`` is to be given.
-        runs: Runs of either kind, at most.
+        runs: Largest number of runs with the record, and of runs without it.
         with_record: In place of ``data``: a dataset of any kind that has the record. Every run gets
             this very object, and must not change it.
         without_record: Its neighbour, without the record.
         score: ``score(model, record)`` where ``train`` returns a model:
             ``epsilometer.networks.loss.negative_loss`` or your own.
         adjacency: The neighbouring relation: the claim's by default; else ``"add_remove"`` for
-            ``data``, where ``"replace"`` puts the canary in the place of a record.
+            ``data``; with ``"replace"`` the canary takes the place of a record.
         replaced: The record that is replaced; the last one by default.
         also: Methods whose bounds are shown beside it and decide nothing; not with ``until``.
-        block: Pairs of runs that make a unit of work: more where a run takes less than a moment.
+        block: Pairs of runs per unit of work: use more if a run is very short.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
         parameters: Whatever else determines what ``train`` does, as JSON values. A run directory is

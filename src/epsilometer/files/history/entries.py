@@ -8,7 +8,7 @@ from typing import Any
 
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import EpsilonFinding, FormFinding, MembershipFinding
-from epsilometer.core.judge import Verdict
+from epsilometer.core.judge import Verdict, judge
 from epsilometer.core.plain import to_plain
 
 _HEAD = re.compile(rb'\s*\{\s*"format"\s*:\s*[^,{\[]{1,20},\s*"subject"\s*:')
@@ -37,6 +37,7 @@ class Entry:
         advantage: The largest TPR − FPR of the attack that was observed.
         reach: The largest claim that the view could have refuted, where that is known.
         verdict: Verdict of the whole audit.
+        view_verdict: Verdict on this view and what was found of the whole run, without other views.
         seed: Seed of all randomness.
         failed: Units of work that failed.
         version: Version of epsilometer, where the audit says.
@@ -59,6 +60,7 @@ class Entry:
     advantage: float | None
     reach: float | None
     verdict: Verdict
+    view_verdict: Verdict
     seed: int
     failed: int
     version: str
@@ -100,9 +102,17 @@ def list_entries(audit: Audit, *, path: str = "", written: float = 0.0) -> list[
 def _read_views(audit: Audit) -> Iterator[dict[str, Any]]:
     for finding in audit.findings:
         if isinstance(finding, EpsilonFinding):
-            yield _read_view(finding, advantage=find_advantage(finding))
-        elif isinstance(finding, FormFinding):
-            yield _read_view(finding.view, advantage=finding.advantage)
+            verdict = _judge_view(audit, finding)
+            yield _read_view(finding, advantage=find_advantage(finding)) | {"view_verdict": verdict}
+        elif isinstance(finding, FormFinding):  # rules decide, about all forms together
+            view = _read_view(finding.view, advantage=finding.advantage)
+            yield view | {"view_verdict": audit.verdict}
+
+
+def _judge_view(audit: Audit, view: EpsilonFinding) -> Verdict:
+    """Judge a view as if it were the only one: a violated check still counts."""
+    others = [each for each in audit.findings if not isinstance(each, EpsilonFinding)]
+    return judge(audit.claim, [view, *others], failed=audit.provenance.failed).verdict
 
 
 def _read_view(view: EpsilonFinding, *, advantage: float | None) -> dict[str, Any]:
@@ -143,6 +153,7 @@ def _read_whole(audit: Audit) -> dict[str, Any]:
         "auc": None,
         "advantage": max(gained, default=None),
         "reach": None,
+        "view_verdict": audit.verdict,
     }
 
 

@@ -61,10 +61,10 @@ class _Folder:
 
 
 class History:
-    """The audits in a folder and below it, as they are now.
+    """The audits in a folder and its subfolders, as they are now.
 
     Guarantee: the same files give the same entries, whatever the index says or whether there is
-        one. A file that cannot be read is named in ``unreadable`` and hides nothing else; so is
+        one. A file that cannot be read is listed in ``unreadable`` and does not hide others; so is
         the result of a run that was changed since. Several processes may do this at once. Only
         new and changed files are read.
     Assumption: a file that changes gets another size, time or place on the disk.
@@ -73,7 +73,7 @@ class History:
         entries: One per view of an audit, oldest first.
         unreadable: (path, reason) pairs.
         unfinished: Directories of runs that have no result yet.
-        read: How many files had to be read.
+        read: Number of files that had to be read.
 
     Example:
         >>> import tempfile
@@ -116,8 +116,8 @@ class History:
         """Return entries of a kind, whose subject or path has a text, from a time on.
 
         Args:
-            kind: Name of the audited subject, as ``Scores`` or ``dpsgd``, in letters of any size.
-            subject: Part of the subject or of the path, in letters of any size.
+            kind: Name of the audited subject, as ``Scores`` or ``dpsgd``, in upper or lower case.
+            subject: Part of the subject or of the path, in upper or lower case.
             refuted: Only where a claim is false, or a classifier should not be released.
             since: Seconds since 1970.
         """
@@ -127,7 +127,7 @@ class History:
             for entry in self.entries
             if (not kind or kind.casefold() == entry.kind.casefold())
             and (wanted in entry.subject.casefold() or wanted in entry.path.casefold())
-            and (not refuted or entry.verdict in judge.BAD)
+            and (not refuted or entry.view_verdict in judge.BAD)
             and entry.written >= since
         )
 
@@ -165,9 +165,9 @@ def _add(found: _Folder, path: str, item: "os.DirEntry[str]") -> None:
             times = state.st_mtime_ns, state.st_ctime_ns
             found.files.append(_File(path, state.st_size, *times, state.st_ino))
     except UnicodeEncodeError:
-        found.closed.append((ascii(path), "its name is no text"))
+        found.closed.append((ascii(path), "its name is not text"))
     except OSError as error:  # a link to nowhere, or gone since
-        found.closed.append((path, f"it cannot be looked at: {error.strerror}"))
+        found.closed.append((path, f"it cannot be read: {error.strerror}"))
 
 
 def _load_index(index: Path) -> dict[str, _Record]:
@@ -199,7 +199,7 @@ def _sign(body: bytes) -> bytes:
 
 
 def _read(folder: Path, file: _File) -> tuple[tuple[Entry, ...], str]:
-    """Return the entries of a file, or why there are none; neither where it is no audit."""
+    """Return the entries of a file, or why there are none; neither where it is not an audit."""
     path = folder / file.path
     try:
         if path.name == RESULT:

@@ -123,7 +123,7 @@ def take_side(values: Any, name: str, *, classes: bool = False) -> FloatArray:
     """
     try:
         if np.iscomplexobj(values):
-            raise TypeError("a complex number is no score")
+            raise TypeError("a complex number is not a score")
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"Expected numbers in {name!r}, got something else.") from error

@@ -38,7 +38,7 @@ _ADJUSTED = "noise of neighbouring batches"
 _LOUD = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _CAVEAT = (
     "One batch at these weights was replayed and nothing was trained: how batches are drawn, the "
-    "scale of the noise and what is booked were not looked at."
+    "scale of the noise and what is booked were not checked."
 )
 
 

@@ -105,7 +105,7 @@ class UpdateWatch:
         elif self._changed:
             seen = (
                 f"{self._changed:,} of {self._private:,} gradients were changed after their noise: "
-                "harmless where no record was looked at again, which replay tests"
+                "harmless where no record was used again, which replay tests"
             )
         elif not self._private:
             seen = "no update was seen"

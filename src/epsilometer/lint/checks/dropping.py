@@ -12,7 +12,7 @@ from epsilometer.lint.programs import Programs
 from epsilometer.lint.roles import Roles
 
 _TRAINERS = ("transformers", "trl")
-_MOST_READS = 20  # of one name that are looked at
+_MOST_READS = 20  # of one name that are checked
 
 
 def find_dropped_loaders(programs: Programs, feeding: Feeding) -> Iterator[Place]:

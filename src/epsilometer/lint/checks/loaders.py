@@ -50,10 +50,10 @@ def _check_source(programs: Programs, feeding: Feeding, source: Source) -> Itera
     if loader.needs and call.find_argument(loader.needs) is None:
         return
     if any(_is_given(call.find_argument(name)) for name in loader.unless):
-        return  # the sampler is looked at by itself
+        return  # the sampler is checked by itself
     loops = feeding.list_loops(Value(call.node, module))
     if loops and not any(loop.trains for loop in loops):
-        return  # only looked at
+        return  # only observed
     option = call.find_argument(loader.argument, position=loader.position)
     data = call.find_argument(loader.data or "dataset", position=0)
     if takes_everything(source) or module.is_read_once(call.node):

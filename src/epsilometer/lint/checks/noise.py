@@ -24,7 +24,7 @@ _PARAMETERS = {"parameters", "named_parameters", "trainable_variables", "trainab
 _CUTS = {"clamp", "clamp_", "min", "minimum", "maximum", "max", "clip"}
 _CLIPS_ONE = {"clip_grad_norm_", "clip_grad_norm", "clip_by_norm"}
 _MAPS = {"tree_map", "map"}
-_MOST_STEPS = 10  # of one optimizer that are looked at
+_MOST_STEPS = 10  # of one optimizer that are checked
 _OPTIMIZERS = {
     ("torch", name)
     for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam")
@@ -84,7 +84,7 @@ def _follows_noise(programs: Programs, unit: Unit) -> bool:
 
 
 def find_replaced_optimizers(programs: Programs, _: Feeding) -> Iterator[Place]:
-    """Yield NOIS002: training goes on with an optimizer that adds no noise."""
+    """Yield NOIS002: training continues with an optimizer that adds no noise."""
     steps: dict[tuple[int, str], list[_Step]] = defaultdict(list)
     engines = {(id(call.node), "") for roles in programs.roles.values() for call in roles.engines}
     for roles in programs.roles.values() if engines else ():

@@ -177,7 +177,7 @@ def _find_slice_of_turn(module: Module, loop: ast.For, node: ast.AST) -> ast.Nam
 
 
 def _is_made_in_turn(module: Module, loop: ast.For, name: ast.Name) -> bool:
-    """Tell whether what is cut is made again in the loop around: then it is no dataset."""
+    """Tell whether what is cut is made again in the loop around: then it is not a dataset."""
     outer = next((each for each in module.walk_up(loop) if isinstance(each, _LOOPS)), loop)
     _, bound = module.bindings.find(name)
     end = outer.end_lineno or outer.lineno

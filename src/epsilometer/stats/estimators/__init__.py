@@ -79,10 +79,10 @@ def epsilon_lower_bound(
     """Bound ε from below, from the scores of an attack.
 
     Guarantee: with the default method and rule, the bound exceeds the true ε in at most ``1 -
-        confidence`` of audits. The attack and the law of the scores do not matter. Each method
-        and rule says what it guarantees; ``valid`` is false where it is nothing.
+        confidence`` of audits. The attack and the law of the scores do not matter. Each method and
+        rule says what it guarantees; ``valid`` is false if that is nothing.
     Assumption: the scores were drawn as their design says. Those of runs are independent of each
-        other, given with or without the record, and those without it are alike.
+        other, and those without the record are identically distributed.
 
     Args:
         scores: ``Scores``, or ``ScoreCounts`` where there are too many to keep.
@@ -90,10 +90,10 @@ def epsilon_lower_bound(
         confidence: One-sided.
         method: A key of ``REGISTRY``; by default ``calibrated`` for runs, or ``clopper_pearson``
             with a rule that chooses one threshold, and ``one_run`` for canaries.
-        rule: How thresholds are chosen, and so what is paid for them. By default the first that
-            the method takes: ``AllRanks()`` for ``calibrated`` and ``one_run``, ``RankSum()`` for
+        rule: How thresholds are chosen, and so what the choice costs. By default the first that the
+            method accepts: ``AllRanks()`` for ``calibrated`` and ``one_run``, ``RankSum()`` for
             ``gdp``, ``HoldOut()`` for ``one_run_fdp`` of 200 canaries or more that are not
-            counted, ``RankGrid()`` else.
+            counted, otherwise ``RankGrid()``.
         seed: Seed for ties, which are broken at random, and rules that split at random. Same seed,
             same bound.
         adjacency: The neighbouring relation the scores were made under; carried along.

@@ -131,8 +131,8 @@ def best_guess(
     """
     if observed.design != "coins" or observed.inclusion != 0.5:
         raise InvalidArgument(
-            f"Expected canaries put in by fair coins (design = 'coins') for {rule!r}, got design = "
-            f"{observed.design!r} with inclusion = {observed.inclusion:g}. "
+            f"Expected canaries included by fair coin tosses (design = 'coins') for {rule!r}, "
+            f"got design = {observed.design!r} with inclusion = {observed.inclusion:g}. "
             "Use method one_run with AllRanks(), its default."
         )
     match rule:

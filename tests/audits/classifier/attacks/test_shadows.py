@@ -82,7 +82,7 @@ class Counted:
             raise ValueError("the disk is full")
         return GaussianNB().fit(X, y).predict_log_proba
 
-    def __getstate__(self) -> dict[str, Any]:  # what was counted is no part of what it is
+    def __getstate__(self) -> dict[str, Any]:  # what was counted is not part of what it is
         return {}
 
 

@@ -13,7 +13,7 @@ from epsilometer.types import BoolArray, FloatArray
 Variance: TypeAlias = Literal["auto", "record", "global"]
 Centre: TypeAlias = Literal["mean", "median"]
 LEAST_VARIANCE = 1e-8  # added to each: models that never differ are not infinitely sure
-_BLOCK = 2**12  # records that are looked at together
+_BLOCK = 2**12  # records that are checked together
 _LN_2PI = math.log(2 * math.pi)
 
 

@@ -567,7 +567,7 @@ def _measure_accuracy(right: BoolArray, member: BoolArray) -> tuple[float, float
 
 
 def _check_logs(found: FloatArray) -> None:
-    """Refuse what are no log-probabilities of classes that exclude each other."""
+    """Refuse what are not log-probabilities of classes that exclude each other."""
     if np.isnan(found).any() or (found > 1e-6).any():
         raise InvalidArgument(
             f"Expected ln p, at most 0 and never nan, got {np.isnan(found).sum()} nan and up to "

@@ -55,10 +55,10 @@ class FittedClassifier:
         member: Which of the records it was trained on; None: all, so that no attack can be tried.
         published_as: What others are given: ``"file"``, ``"api"`` or ``"labels"``.
         model_file: The file that is to be published; its bytes are searched beside the model.
-        decimals: With how many decimals an API shows probabilities; None: all.
+        decimals: Number of decimals of the probabilities that an API returns; None: all.
         rules: Rules that judge it; by default those of ``Classifier``.
         title: What is audited, in words; the model's class by default.
-        caveats: What a reader must know beforehand.
+        caveats: What a reader must know first.
         source: Where the records came from, if from a file.
 
     Example:

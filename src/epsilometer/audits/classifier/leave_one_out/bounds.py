@@ -56,9 +56,9 @@ def dtp_upper_bound(
     records: IntArray | str | None = None,
     seed: int = 0,
 ) -> DtpBound:
-    """Bound DTP from above, without asking the model about anything.
+    """Bound DTP from above, without querying the model.
 
-    Guarantee: no query changes by more when the record is taken out.
+    Guarantee: no answer changes by more when the record is removed.
     Assumption: categorical or Bernoulli naive Bayes; queries have values that the model knows.
 
     Example:

@@ -131,9 +131,10 @@ def pdtp(
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record, or
             held as fitted to all.
         seed: Seed of the sample, and of refits.
-        engine: What refits run on.
+        engine: The engine that runs refits.
         directory: Where refits are kept, so that they can be resumed.
-        patience: Seconds that refits may take; more is refused before it begins.
+        patience: Seconds that refits may take; an audit that needs more is refused before it
+            starts.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -189,18 +190,18 @@ def dtp_over(
 ) -> DtpOver:
     """Compute the largest change over queries that a record makes: DTP from below.
 
-    DTP asks about all features there could be, PDTP about the record's own. With the training set
+    DTP queries all possible features, PDTP the record's own. With the training set
     itself as queries this is what a well-known toolbox calls PDTP (without its logarithm). It is
     never smaller than PDTP, and often much larger.
 
-    Guarantee: no more than DTP; what ``path`` calls exact agrees with refitting.
+    Guarantee: at most DTP; what ``path`` calls exact agrees with refitting.
     Assumption: as of ``pdtp``.
 
     Args:
         estimator: As for ``pdtp``.
         X: Features.
         y: Labels.
-        queries: Features to ask about.
+        queries: Features to query.
         options: All others as for ``pdtp``.
 
     Example:
@@ -529,17 +530,18 @@ def dtp_exact(
     records: IntArray | str | None = None,
     **options: Any,
 ) -> DtpOver:
-    """Compute DTP by asking about every combination of values (training_privacy, Definition 4.1).
+    """Compute DTP by querying every combination of values (training_privacy, Definition 4.1).
 
     Guarantee: the maximum over the whole domain and all classes; ``query`` counts through the
         domain with the last column fastest.
-    Assumption: no one can ask about values outside the domain.
+    Assumption: no one can query values outside the domain.
 
     Args:
         estimator: As for ``pdtp``.
         X: Features.
         y: Labels.
-        domain: Values of each column; for categorical and Bernoulli naive Bayes what they know.
+        domain: Values of each column; for categorical and Bernoulli naive Bayes those known to the
+            model.
         records: As for ``pdtp``.
         options: As for ``dtp_over``.
 

@@ -55,32 +55,33 @@ class Regressor(PublishedModel):
         on models that were trained on halves of the records.
 
     Attributes:
-        estimator: As of scikit-learn, or of scikit-survival; not fitted; pipelines too.
+        estimator: An estimator of scikit-learn or scikit-survival, or a pipeline, not fitted.
         X: Features: an array, a sparse matrix or a data frame.
         y: Numbers: one per record, or several, shape ``(records, outputs)``. Or pairs (event,
             time), a structured array, of a survival model.
-        published_as: What others are given: ``"file"``, the fitted model, which is then searched
+        published_as: What is published: ``"file"``, the fitted model, which is then searched
             for records; or ``"api"``, predictions, with ``rounding`` and ``noise``.
         model_file: The file that is to be published, if there is one already. It is never loaded.
         rounding: An API rounds predictions to multiples of it; None: it does not.
         noise: Standard deviation of normal noise that an API adds to every answer; None: none.
-        records: Which are left out one by one: row numbers, ``"sample:500"``; None: all, or 500
+        records: Records to leave out one by one: row numbers, ``"sample:500"``; None: all, or 500
             where each of more than 2,000 needs its own fit; fewer of more than 4,000, at
             least 40.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
-            (``"refit"``), or held as fitted to all (``"fixed"``).
-        patience: Seconds that refits may take; more is refused before it begins.
+            (``"refit"``), or kept as fitted to all records (``"fixed"``).
+        patience: Seconds that refits may take; an audit that needs more is refused before it
+            starts.
         attacks: Names among ``loss``, ``lira``, ``rmia`` and ``lira-offline``; none: only changes
             of predictions are judged.
         shadows: Models in the pool of shadows; all of them are attacked.
         groups: Column → group of each record, to see whether some are more at risk.
         rules: Rules that judge it.
         feature_names: Names of the columns of X.
-        categorical: Which columns of X are mere names of something.
+        categorical: Which columns of X are categorical.
         record_names: Names of the records, for ``records.csv`` in the run's directory alone.
         show_records: Write row numbers of the riskiest records into the result.
         title: What is audited, in words; the estimator's class by default.
-        caveats: What a reader must know beforehand.
+        caveats: What a reader must know first.
         source: Where the records came from, if from a file.
 
     Example:

@@ -42,7 +42,7 @@ def read_targets(y: Any) -> Targets:
     """Read numbers, one or several per record, or (event, time) pairs as of scikit-survival.
 
     Raises:
-        InvalidArgument: They are no finite numbers, or all the same.
+        InvalidArgument: They are not finite numbers, or all the same.
 
     Example:
         >>> read_targets([1.5, 2.5]).values

@@ -18,7 +18,7 @@ class Threat:
     Attributes:
         kind: One of ``THREATS``.
         column: The hidden column, by its name; empty where there is none.
-        observed: Scores of records inside and outside; None where all records were looked at.
+        observed: Scores of records inside and outside; None where all records were checked.
         threshold: Threshold at which scores are compared, where it was fixed before; None: the
             best.
         share: Share of the records concerned, where all were examined.

@@ -95,10 +95,10 @@ class GPT(nn.Module):
                 deep = name.endswith(("project.weight", "contract.weight"))
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * shape.layers if deep else 1))
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return logits of the next token at every place."""
+    def forward(self, ids: torch.Tensor, logits_to_keep: int = 0) -> torch.Tensor:
+        """Return logits of the next token at every place, or at this many of the last."""
         places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        return self.head(self._read(ids, places))
+        return self.head(self._read(ids, places)[:, -logits_to_keep:])
 
     def generate(
         self,

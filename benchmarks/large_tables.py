@@ -51,8 +51,7 @@ cost more than a curve through the large ones says. *Growth* is the exponent of 
 
 Measured on {machine}, one
 thread at a time while other programs ran; {memory:.1f} GiB at most. A dash is a cell that was not
-measured. Cells in which 44 records of 45,000 were left out are of older code, which left out 44
-where now 24 are.
+measured.
 
 | model | {sizes} | growth | target |
 | --- |{lines}

@@ -18,14 +18,19 @@ from typing import Any
 import llm
 import numpy as np
 import torch
+from gpt import Shape
 from results import machine
 from sizes import ARGUMENTS, TINY, choose_size, repeat_arguments, write_page
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from epsilometer.audits.text.causal_model import CausalModel
 
 HERE = Path(__file__).resolve().parent
 COUNT = choose_size(8, 2)  # canaries of each kind
 RECORDS = choose_size(4, 2)  # of one pass
+ASKED = choose_size(200, 4)  # canaries of each kind, whose passes are counted
+NARROW = choose_size(Shape(4_000, 512, 12, 2, 16), llm.SHAPE)
+NARROW_STEPS = choose_size(30, 2)
 RECORDED = 8_311 + 2_533  # records and planted canaries of docs/llm.md
 _TEXT = """# Scoring canaries in a language model: the share of training
 
@@ -37,11 +42,17 @@ forward and backward passes without DP, where it is cheapest. CPU seconds, of on
 
 {table}
 
-Canaries are measured {count} at once. With 1,000 at once, as on the GPU, completions cost less, and
-code that does not sort canaries by length fills up more.
+Canaries are measured {count} at once here.
 
-A CPU is kept busy by the products of matrices alone. A GPU also waits for what launches them: there
-the shares are larger, and only a run of `benchmarks/llm.py train` tells them.
+## What a GPU would be asked for
+
+A CPU is kept busy by the products of matrices alone. A GPU also waits for what launches them, so
+that passes and operations are counted too: for {asked:,} canaries of each kind, up to 1,000 at
+once as in [Language models](../docs/llm.md), on a model of as many layers that are narrow, after
+{pretrain} steps from scratch. Operations are those that torch dispatches, views included. The
+seconds of these on a GPU are not measured here: only a run of `benchmarks/llm.py train` tells them.
+
+{launched}
 """
 
 
@@ -60,30 +71,66 @@ def time_tree(folder: Path | None) -> dict[str, Any]:
         llm.sum_losses(bench.model(ids), ids, mask).backward()
         found[method] = (time.process_time() - begun) / RECORDS
     begun = time.process_time()
-    for completions in (False, True):  # the reference, and the model
-        asked = CausalModel(bench.model, bench.tokenizer, batch_size=COUNT, completions=completions)
-        asked.measure(bench.canaries)
+    for model in list_models(bench, COUNT):
+        model.measure(bench.canaries)
     found["scoring"] = (time.process_time() - begun) / len(bench.canaries)
     return found
 
 
-def take_tree(source: Path | None, data: list[str]) -> dict[str, Any]:
-    """Time a tree in a fresh process."""
+def list_models(bench: llm.Bench, batch_size: int) -> list[CausalModel]:
+    """Return the reference, which completes nothing, and the model."""
+    made = (bench.model, bench.tokenizer)
+    return [
+        CausalModel(*made, batch_size=batch_size, completions=completions)
+        for completions in (False, True)
+    ]
+
+
+class CountOperations(TorchDispatchMode):
+    """Count what torch dispatches."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation: Any, _: Any, args: Any = (), named: Any = None) -> Any:
+        """Count one."""
+        self.count += 1
+        return operation(*args, **(named or {}))
+
+
+def count_launches(folder: Path | None) -> list[tuple[int, int]]:
+    """Return passes through the layers, and operations, of reference and model."""
+    torch.set_num_threads(1)
+    texts = llm.make_texts(np.random.default_rng(0)) if folder is None else llm.read_texts(folder)
+    llm.SHAPE = NARROW
+    bench = llm.Bench(texts, "cpu", count=ASKED, pretrain=NARROW_STEPS)
+    passes: list[int] = []
+    bench.model.norm.register_forward_hook(lambda *_: passes.append(1))
+    found = []
+    for model in list_models(bench, llm.ASKED):
+        passes.clear()
+        with CountOperations() as operations:
+            model.measure(bench.canaries)
+        found.append((len(passes), operations.count))
+    return found
+
+
+def take_tree(what: str, source: Path | None, data: list[str]) -> Any:
+    """Time a tree, or count its launches, in a fresh process."""
     path = {} if source is None else {"PYTHONPATH": str(source)}
     done = subprocess.run(
-        [sys.executable, str(HERE / "llm_cost.py"), "one", *data, *repeat_arguments()],
+        [sys.executable, str(HERE / "llm_cost.py"), what, *data, *repeat_arguments()],
         env={**os.environ, "OMP_NUM_THREADS": "1", **path},
         capture_output=True,
         text=True,
         check=True,
     )
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def compare(data: list[str], before: Path | None) -> None:
     """Time this tree, and an older one after it; write the page."""
     trees = {"this tree": None} | ({} if before is None else {"before": before})
-    found = {name: take_tree(source, data) for name, source in trees.items()}
+    found = {name: take_tree("time", source, data) for name, source in trees.items()}
     kinds = len(llm.KINDS)
     rows = []
     for method in llm.RATES:
@@ -108,15 +155,32 @@ def compare(data: list[str], before: Path | None) -> None:
         rate=llm.RATE,
         count=COUNT,
         table=head + "\n".join(rows),
+        asked=ASKED,
+        pretrain=NARROW_STEPS,
+        launched=_tabulate_launches(
+            {name: take_tree("count", trees[name], data) for name in trees}
+        ),
     )
     write_page(HERE / "llm_cost.md", page)
+
+
+def _tabulate_launches(found: dict[str, Any]) -> str:
+    lines = [
+        "| code | passes: reference | model | operations: reference | model |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, ((before, first), (after, second)) in found.items():
+        lines.append(f"| {name} | {before:,} | {after:,} | {first:,} | {second:,} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Do what the command line asks for."""
     match ARGUMENTS:
-        case ["one", *data]:
+        case ["time", *data]:
             print(json.dumps(time_tree(Path(data[0]) if data else None)))
+        case ["count", *data]:
+            print(json.dumps(count_launches(Path(data[0]) if data else None)))
         case [data]:
             compare([data], None)
         case [data, before]:

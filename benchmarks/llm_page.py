@@ -68,7 +68,7 @@ pays for what a GPU does once.
 """
 
 _OLDER = """ Scoring
-has changed since: it takes [0.7 of the time on a CPU](../benchmarks/llm_cost.md)."""
+has changed since: [passes, operations and CPU time before and after](../benchmarks/llm_cost.md)."""
 
 
 def write_llm_page(out: Path) -> None:
@@ -158,7 +158,8 @@ def _judge_run(plain: dict[str, Any], arrays: Any, place: int) -> list[em.Audit]
     for step in range(len(plain["checkpoints"])):
         final = step == len(plain["checkpoints"]) - 1
         model = _unpack(arrays, f"{place}-{step}", tuple(run["completions"]) if final else ())
-        subject = em.LanguageModel(model, planted, reference=reference, title=_name_run(run))
+        more = {"reference": reference, "title": _name_run(run)}
+        subject = em.LanguageModel(model, planted, **more, trained=True)  # as llm.py draws batches
         audits.append(em.audit(subject, run["epsilon"], delta=plain["delta"]))
     return audits
 

@@ -49,6 +49,12 @@ assert CliRunner().invoke(main, ["--help"]).exit_code == 0
     assert loaded_after(program, [*HEAVY, "scipy", "rich"]) == set()
 
 
+def test_the_command_line_loads_little_beside_click() -> None:
+    slow_to_load = ["csv", "json", "numpy", "pathlib", "urllib.parse"]
+    loaded = loaded_after("from epsilometer.cli.main import main", slow_to_load)
+    assert loaded <= loaded_after("import click", slow_to_load)
+
+
 def test_frameworks_cost_nothing_to_those_who_do_not_use_them() -> None:
     program = """
 from click.testing import CliRunner

@@ -42,6 +42,39 @@ def test_every_framework_is_tested_by_a_workflow() -> None:
         assert (ROOT / f"constraints-{target.removeprefix('test-')}.txt").exists()
 
 
+def _name(words: str) -> str:
+    return re.sub(r"[ _-]+", "-", words.strip().lower())
+
+
+def _read_pins(environment: str) -> dict[str, str]:
+    text = (ROOT / environment).read_text("utf-8")
+    return {_name(name): pin for name, pin in re.findall(r"(?m)^([\w.-]+)==([\w.]+)", text)}
+
+
+def test_versions_of_frameworks_are_those_that_are_tested() -> None:
+    """What the table calls tested is pinned, and what it allows is what the extra allows."""
+    table = (ROOT / "docs/integrations.md").read_text("utf-8")
+    rows = [line.split("|")[2:6] for line in table.splitlines() if "`make test" in line]
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert len(rows) > 7
+    for extra, tested, allowed, targets in rows:
+        pins: dict[str, str] = {}
+        for target in re.findall(r"make test([\w-]*)", targets):
+            pins |= _read_pins(f"constraints{target}.txt")
+        found = re.findall(r"([A-Za-z][\w -]*?) (\d[\w.]*)", tested)
+        named = {_name(name): version for name, version in found if name.strip() != "Python"}
+        assert named, tested
+        assert named == {name: pins[name] for name in named}
+        (own, *_) = re.findall(r"`([a-z]+)`", extra) or [""]
+        lower = {
+            _name(name): bound
+            for each in extras.get(own, [])
+            for name, bound in re.findall(r"^([\w-]+)(?:\[\w+\])?>=([\d.]+)", each)
+        }
+        for name, bound in re.findall(r"([A-Za-z][\w -]*?) ≥ ([\d.]+)", allowed):
+            assert lower.get(_name(name), bound) == bound, (own, name)
+
+
 def test_every_supported_python_is_tested() -> None:
     named = set(re.findall(r":: (3\.\d+)\"", (ROOT / "pyproject.toml").read_text("utf-8")))
     matrix = read(ROOT / ".github/workflows/tests.yml")["jobs"]["tests"]["strategy"]["matrix"]

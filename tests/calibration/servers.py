@@ -280,6 +280,38 @@ def take_back_half(seen: Round) -> FloatArray:
     return clip(seen.updates, seen.limit).mean(axis=0) + noise - 0.5 * last
 
 
+def leave_first_array(seen: Round) -> FloatArray:
+    """Release nothing of the first array."""
+    step = release_mean(seen)
+    step[: seen.ends[0]] = 0.0
+    return step
+
+
+def wait_for_a_quorum(seen: Round) -> FloatArray:
+    """Release nothing in every third round."""
+    return np.zeros(seen.updates.shape[1]) if seen.number % 3 == 1 else release_mean(seen)
+
+
+def add_more_to_first_array(seen: Round) -> FloatArray:
+    """Add three times the noise to the first array."""
+    noise = seen.draw(seen.sigma * seen.limit / seen.replies)
+    noise[: seen.ends[0]] *= 3
+    return clip(seen.updates, seen.limit).mean(axis=0) + noise
+
+
+def draw_level(seen: Round) -> FloatArray:
+    """Draw by how much more noise is added than accounted, up to twice."""
+    noise = seen.draw(seen.rng.uniform(1, 2) * seen.sigma * seen.limit / seen.replies)
+    return clip(seen.updates, seen.limit).mean(axis=0) + noise
+
+
+def normalise(seen: Round) -> FloatArray:
+    """Scale every update to the norm, or a little less."""
+    norms = np.linalg.norm(seen.updates, axis=1, keepdims=True)
+    mean = (seen.limit * seen.updates / (norms + 0.01 * seen.limit)).mean(axis=0)
+    return np.asarray(mean + seen.draw(seen.sigma * seen.limit / seen.replies))
+
+
 def average_rounds(released: list[FloatArray]) -> FloatArray:
     """Average the weights of all rounds."""
     return np.asarray(np.mean(released, axis=0))
@@ -335,6 +367,11 @@ RIGHT = (
     Server(name="averages of all rounds sent to evaluate", send=average_rounds),
     Server(name="averages of two rounds sent to evaluate", send=average_latest),
     Server(name="sent ahead by momentum", send=look_ahead, rounds=(2, 24)),
+    Server(name="an array that is not released", step=leave_first_array),
+    Server(name="rounds in which nothing is released", step=wait_for_a_quorum),
+    Server(name="more noise in one array", step=add_more_to_first_array),
+    Server(name="a noise level drawn in every round", step=draw_level),
+    Server(name="normalised updates, declared", step=normalise, given={"normalised": True}),
     Server(name="float16", store=np.float16, sigmas=(1.0, 4.0)),
     Server(name="bfloat16", store=to_bfloat16, sigmas=(4.0, 30.0), replies=(4, 6)),
 )  # fmt: skip

@@ -3,11 +3,12 @@
 import dp_accounting
 import pytest
 
-from epsilometer.conformance.dp_events import read_events
+from epsilometer.conformance.dp_events import read_events, read_truncation
 from epsilometer.errors import InvalidArgument
 
 GAUSS = dp_accounting.GaussianDpEvent(1.1)
 STEP = dp_accounting.PoissonSampledDpEvent(0.02, GAUSS)
+CUT = dp_accounting.TruncatedSubsampledGaussianDpEvent(100, 0.1, 15, 1.1)
 TREES = {
     "one step": (STEP, [(1.1, 0.02, 1)]),
     "a run": (dp_accounting.SelfComposedDpEvent(STEP, 500), [(1.1, 0.02, 500)]),
@@ -57,6 +58,7 @@ def test_the_ledger_of_an_accountant_is_read() -> None:
         dp_accounting.SelfComposedDpEvent(dp_accounting.NonPrivateDpEvent(), 2),
         dp_accounting.ComposedDpEvent([STEP, dp_accounting.UnsupportedDpEvent()]),
         dp_accounting.SampledWithoutReplacementDpEvent(100, 10, GAUSS),
+        dp_accounting.SelfComposedDpEvent(CUT, 2),
         "GaussianDpEvent(1.0)",
         None,
     ],
@@ -64,3 +66,12 @@ def test_the_ledger_of_an_accountant_is_read() -> None:
 def test_what_is_not_understood_is_refused(event: object) -> None:
     with pytest.raises(InvalidArgument):
         read_events(event)
+
+
+def test_batches_that_are_cut_off_are_read_where_they_are_asked_for() -> None:
+    tree = dp_accounting.SelfComposedDpEvent(dp_accounting.ComposedDpEvent([CUT, CUT]), 3)
+    assert read_truncation(tree) == (100, 15)
+    assert read_events(tree, truncated=True) == [(1.1, 0.1, 6)]
+    assert read_truncation(dp_accounting.SelfComposedDpEvent(STEP, 3)) is None
+    with pytest.raises(InvalidArgument, match="all cut off at the same"):
+        read_truncation(dp_accounting.ComposedDpEvent([tree, STEP]))

@@ -1,6 +1,7 @@
 """Rounds of a server: what it released beside the replies that it saw."""
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import scipy.stats
 
 from epsilometer.conformance import whitening
 from epsilometer.conformance.averages import LeanCheck
+from epsilometer.conformance.guesses import GuessedNoise
 from epsilometer.conformance.round_sums import AccountedMean, RoundSums
 from epsilometer.conformance.server_rounds import SHARE, RoundWatch
 from epsilometer.errors import InvalidArgument
@@ -533,3 +535,148 @@ def test_arrays_without_noise_that_change_are_named() -> None:
     check = watch.finding().check("arrays without noise")
     assert check.outcome == "not tested"
     assert check.seen.endswith("changed: 'n', 'scale'")
+
+
+Publish = Callable[[int, Arrays, Arrays, dict[str, Any]], Arrays]  # number, mean, noise, memory
+
+
+def run_publisher(
+    seed: int, publish: Publish, *, rounds: int = 8, accounted: AccountedMean = OPEN
+) -> RoundWatch:
+    """Run a server that makes something of mean and noise, with ten clients."""
+    shapes = {"a": (40, 20), "b": (30, 20), "c": (3,)}
+    rng, watch, memory = np.random.default_rng([seed, 2]), RoundWatch(), dict[str, Any]()
+    model = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    for number in range(rounds):
+        watch.begin(model, accounted)
+        clipped = []
+        for client in range(10):
+            update = {name: 0.05 * rng.normal(size=shape) for name, shape in shapes.items()}
+            reply = {name: (model[name] + update[name]).astype(np.float32) for name in model}
+            watch.add(reply, client=client)
+            seen = {name: np.float64(reply[name]) - model[name] for name in model}
+            clipped.append(clip_whole(seen, 1.0))
+        mean = {name: np.mean([each[name] for each in clipped], axis=0) for name in shapes}
+        memory["one"] = clipped[0]
+        noise = {name: rng.normal(0, 0.1, shape) for name, shape in shapes.items()}
+        step = publish(number, mean, noise, memory)
+        model = {name: np.float32(model[name] + step[name]) for name in model}
+        watch.end(model, same_client=True)
+    return watch
+
+
+def add_noise(_: int, mean: Arrays, noise: Arrays, memory: dict[str, Any]) -> Arrays:
+    return {name: mean[name] + noise[name] for name in mean}
+
+
+def leave_first(number: int, mean: Arrays, noise: Arrays, memory: dict[str, Any]) -> Arrays:
+    return {**add_noise(number, mean, noise, memory), "a": np.zeros((40, 20))}
+
+
+def leave_first_at_first(
+    number: int, mean: Arrays, noise: Arrays, memory: dict[str, Any]
+) -> Arrays:
+    return (leave_first if number < 4 else add_noise)(number, mean, noise, memory)
+
+
+def wait_twice(number: int, mean: Arrays, noise: Arrays, memory: dict[str, Any]) -> Arrays:
+    released = add_noise(number, mean, noise, memory)
+    return {name: 0 * part for name, part in released.items()} if number in (2, 5) else released
+
+
+def add_more_to_one(number: int, mean: Arrays, noise: Arrays, memory: dict[str, Any]) -> Arrays:
+    return add_noise(number, mean, {**noise, "b": 3 * noise["b"]}, memory)
+
+
+@pytest.mark.parametrize("rate", [None, 1.0])
+@pytest.mark.parametrize("publish", [leave_first, leave_first_at_first, wait_twice])
+def test_what_is_not_released_does_not_leak(publish: Publish, rate: float | None) -> None:
+    accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0, server_rate=rate)
+    watch = run_publisher(0, publish, accounted=accounted)
+    assert watch.finding().verdict == "conforms"
+    assert watch.rounds == (6 if publish is wait_twice else 8)
+    bound = watch.bound_epsilon(delta=1e-5, alpha=1e-3)
+    assert (bound is None) == (publish is leave_first)  # of arrays of which some are missing
+
+
+@pytest.mark.parametrize("rate", [None, 1.0])
+def test_more_noise_in_one_array_is_no_fault(rate: float | None) -> None:
+    accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0, server_rate=rate)
+    assert run_publisher(0, add_more_to_one, accounted=accounted).finding().verdict == "conforms"
+
+
+def take_noise_back(number: int, mean: Arrays, noise: Arrays, memory: dict[str, Any]) -> Arrays:
+    earlier = memory.get("noise", dict.fromkeys(mean, 0.0))
+    memory["noise"] = {name: earlier[name] + part for name, part in noise.items()}
+    own = {name: part - earlier[name] for name, part in noise.items()} if number == 7 else noise
+    return add_noise(number, mean, own, memory)
+
+
+def spare_one(number: int, mean: Arrays, noise: Arrays, memory: dict[str, Any]) -> Arrays:
+    one = memory["one"]
+    along = sum(float(np.vdot(one[name], noise[name])) for name in one) / norm_of(one) ** 2
+    return add_noise(number, mean, {n: part - along * one[n] for n, part in noise.items()}, memory)
+
+
+def shuffle_noise(number: int, mean: Arrays, noise: Arrays, memory: dict[str, Any]) -> Arrays:
+    rng = np.random.default_rng(number)
+    first = memory.setdefault("first", noise)
+    mixed = {n: rng.permutation(part.ravel()).reshape(part.shape) for n, part in first.items()}
+    return add_noise(number, mean, mixed, memory)
+
+
+def copy_rows(number: int, mean: Arrays, noise: Arrays, memory: dict[str, Any]) -> Arrays:
+    own = np.random.default_rng(number).permutation(noise["a"][:30])
+    return add_noise(number, mean, {**noise, "b": own}, memory)
+
+
+@pytest.mark.parametrize(
+    ("publish", "check"),
+    [
+        (take_noise_back, "independence of steps"),
+        (spare_one, "noise along updates"),
+        (shuffle_noise, "values of noise"),
+        (copy_rows, "values of noise"),
+    ],
+)
+def test_noise_that_is_used_again_or_missing_is_found(publish: Publish, check: str) -> None:
+    assert run_publisher(0, publish).finding().check(check).outcome == "violated"
+
+
+def test_seeds_by_the_clock_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_007.5)
+    for second, outcome in ((1_800_000_003, "violated"), (1_799_999_000, "conforms")):
+        guessed = GuessedNoise()
+        for number in range(2):
+            noise = np.random.default_rng(second + number).normal(size=100)
+            guessed.see([("a", noise)], began=1_800_000_000.0)
+        assert guessed.check().outcome == outcome
+
+
+def normalise(update: Arrays, limit: float) -> Arrays:
+    return {name: limit * part / norm_of(update) for name, part in update.items()}
+
+
+@pytest.mark.parametrize("clip", [normalise, clip_whole, clip_smoothly])
+def test_normalised_updates_may_be_declared(clip: Callable[[Arrays, float], Arrays]) -> None:
+    known = AccountedMean(noise_multiplier=0.3, clip_norm=1.0, server_rate=1.0, normalised=True)
+    settings: dict[str, Any] = {"accounted": known, "clip": clip, "spread": 0.04, "uneven": 2.0}
+    assert run_server(0, **settings).finding().verdict == "conforms"
+    settings |= {"clip": lambda update, limit: clip(update, 2 * limit), "spread": 0.4}
+    assert run_server(0, **settings).finding().verdict == "violated"
+
+
+def test_undeclared_normalised_updates_are_too_much_of_the_mean() -> None:
+    assert run_server(0, clip=normalise, spread=0.02, rounds=16).finding().verdict == "violated"
+
+
+def lattice(number: int, mean: Arrays, noise: Arrays, memory: dict[str, Any]) -> Arrays:
+    rounded = {name: np.round(part / 0.1 * 16) / 16 * 0.1 for name, part in noise.items()}
+    return add_noise(number, mean, rounded, memory)
+
+
+@pytest.mark.parametrize("publish", [add_noise, lattice])
+def test_values_of_noise_return_by_chance_alone(publish: Publish) -> None:
+    for seed in range(20):
+        check = run_publisher(seed, publish, rounds=12).finding().check("values of noise")
+        assert check.outcome != "violated", seed

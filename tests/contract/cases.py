@@ -201,7 +201,7 @@ def _language_model() -> Any:
         log_probs=tuple(rng.normal(1.5 * coin, 1, 2) for coin in planted.included),
         completions=tuple("what" for _ in planted.canaries),
     )
-    return em.LanguageModel(measured, planted)
+    return em.LanguageModel(measured, planted, trained=True)
 
 
 _IN_PROCESS = {"engine": em.InProcess()}

@@ -76,7 +76,7 @@ def test_failed_units_leave_no_judgement_unless_the_claim_falls_anyway() -> None
             "CANNOT JUDGE: ε = 1 was claimed. ε ≥ 2 (clopper_pearson) is not a valid bound.",
         ),
         ("no claim", "NO CLAIM: ε ≥ 2.00 at δ = 1e-05 is proved."),
-        ("computed", "REFUTED: ε = 3 was claimed, but by computation, ε is at least 4.06."),
+        ("computed", "REFUTED: ε = 3 was claimed, but by computation, ε is between 4.06 and 6.50."),
         ("proved", "PROVED: ε = 8 was claimed; by computation, ε is at most 6.50."),
         ("release", "RELEASE: The one rule passes."),
         (
@@ -88,6 +88,12 @@ def test_failed_units_leave_no_judgement_unless_the_claim_falls_anyway() -> None
 )
 def test_verdicts_in_words(name: str, said: str) -> None:
     assert headline(AUDITS[name]) == said
+
+
+def test_where_nothing_is_proved_from_above_one_end_is_said() -> None:
+    below = an_audit(claim=a_claim(3.0), estimates=(computed(17.7537),))
+    said = "REFUTED: ε = 3 was claimed, but by computation, ε is at least 17.75."
+    assert headline(below) == said
 
 
 @pytest.mark.parametrize("name", AUDITS)

@@ -1,7 +1,9 @@
 """Results of other tools: recognised, read as they mean them, and never given a design unasked.
 
-``tool_results/`` holds what SACRO-ML 2.0.1 and tensorflow-empirical-privacy 0.1.0 really wrote, of
-records that were drawn at random.
+``tool_results/`` holds what the tools really wrote, of records that were drawn at random: SACRO-ML
+2.0.1, tensorflow-empirical-privacy 0.1.0, Privacy Meter at commit e384af8 (its RMIA; the file
+``_average_dp`` of two models), LiRA of privacyguard-platform 0.0.2, saved by ``to_csv``, and what
+two attacks of the Adversarial Robustness Toolbox 1.20.1 inferred, saved by ``numpy.savez``.
 """
 
 import io
@@ -214,6 +216,50 @@ def test_models_in_pairs_are_not_audited_as_one(tmp_path: Path) -> None:
     )
     with pytest.raises(InvalidArgument, match="those of several"):
         read(path)
+
+
+def test_scores_of_privacy_meter_have_the_auc_that_it_reports() -> None:
+    path = HERE / "privacy_meter" / "attack_result_0.npz"
+    scores = read(path)
+    with np.load(path) as kept:
+        assert auc(scores) == pytest.approx(float(kept["auc"]), abs=1e-12)
+    assert (scores.n_in, scores.n_out) == (60, 60)
+
+
+def test_models_in_pairs_are_known_by_their_memberships(tmp_path: Path) -> None:
+    """Two models in ``attack_result_average_dp.npz`` counted every record twice."""
+    path = HERE / "privacy_meter" / "attack_result_average_dp.npz"
+    with pytest.raises(InvalidArgument, match="those of several"):
+        read(path)
+    with np.load(path) as kept:
+        score, member = kept["scores"], kept["memberships"]
+    order = np.argsort(~member[:120], kind="stable")  # of one model, members first
+    first = {"scores": score[:120][order], "memberships": member[:120][order]}
+    assert read(table(tmp_path / "x.npz", first)).n_in == 60
+    both = {name: np.concatenate([each, each[::-1]]) for name, each in first.items()}
+    with pytest.raises(InvalidArgument, match="those of several"):
+        read(table(tmp_path / "renamed.npz", both))
+
+
+def test_what_attacks_of_the_toolbox_infer_is_read_of_each(tmp_path: Path) -> None:
+    path = HERE / "robustness_toolbox.npz"
+    with np.load(path) as kept:
+        black_box, rule = kept["inferred_train_probabilities"], kept["inferred_test_rule"]
+    assert black_box.shape == (60, 1)
+    chosen = read(path, attack="inferred_probabilities")
+    assert chosen.inside.tolist() == black_box[:, 0].tolist()
+    assert read(path, attack="inferred_rule").outside.tolist() == rule.tolist()
+    with pytest.raises(InvalidArgument, match="Expected which attack"):
+        read(path)
+
+
+def test_frames_of_privacy_guard_are_read_as_it_saves_them() -> None:
+    folder = HERE / "privacy_guard"
+    scores = read(folder / "df_test_user.csv")
+    assert (scores.n_in, scores.n_out) == (60, 60)
+    lines = (folder / "df_train_user.csv").read_text().splitlines()
+    assert lines[0] == "user_id,score_orig,score_mean,score_std,score"
+    assert scores.inside.tolist() == [float(line.split(",")[-1]) for line in lines[1:]]
 
 
 @pytest.mark.parametrize("given", ["df_train_user.csv", "df_test_user.csv"])

@@ -71,6 +71,16 @@ def test_changed_rows_clear_no_claim(
     assert "prove nothing" in caplog.text  # early enough to stop
 
 
+def test_masks_that_the_model_does_not_see_clear_no_claim(tmp_path: Path) -> None:
+    """With label smoothing a Trainer computes the loss outside the model."""
+    tokenizer = make_tokenizer()
+    planted = plant(tokenizer, count=100)
+    rows, more = mask(tokenize(planted, tokenizer)), {"label_smoothing_factor": 0.1}
+    audit = run(tmp_path, planted, rows, tokenizer, num_train_epochs=1, **more)
+    assert audit.verdict == "cannot judge"
+    assert "without labels" in "".join(audit.caveats)
+
+
 def test_a_run_that_ends_before_its_epoch_clears_no_claim(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     planted = plant(tokenizer, count=100)

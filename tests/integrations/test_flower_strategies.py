@@ -24,8 +24,14 @@ from flwr.server.strategy import (
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg as NewFedAvg
 
-from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.flower import audit_server_app, audited_strategy, run_in_process
+from epsilometer.core.serialisation import load
+from epsilometer.errors import InvalidArgument, UnreadableFile
+from epsilometer.integrations.flower import (
+    audit_server_app,
+    audited_strategy,
+    canary_mod,
+    run_in_process,
+)
 from epsilometer.integrations.flower.settings import draw_directions
 from tests.integrations.flower_apps import (
     CLAIM,
@@ -352,6 +358,27 @@ def test_older_strategies_write_after_every_round(tmp_path: Path) -> None:
     assert found.took.tolist() == [2] * 4
     assert "Written after every round" in found.told
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_earlier_rounds_showed_is_no_result_once_others_are_planted(tmp_path: Path) -> None:
+    mods = [canary_mod(4, seed=seed, clip_norm=1.0) for seed in (9, 8)]
+    rounds = list[int]()
+
+    class Counting(Old):
+        def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
+            rounds.append((tmp_path / "run" / "result.json").exists())
+            return super().aggregate_fit(server_round, results, failures)
+
+    def plant(message: Any, context: Any, call: Any) -> Any:
+        return mods[len(rounds) == 2](message, context, call)
+
+    strategy = audited_strategy(
+        Counting(), delta=DELTA, canaries=4, mode="mod", seed=9, out=tmp_path / "run"
+    )
+    run_in_process(old_app(strategy, rounds=3), old_client(plant), nodes=8)
+    assert rounds == [False, True, True]
+    with pytest.raises(UnreadableFile, match="4 of 12 replies were about others"):
+        load(tmp_path / "run")
 
 
 def test_older_strategies_whose_result_cannot_be_written_train_on(tmp_path: Path) -> None:

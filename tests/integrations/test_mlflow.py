@@ -2,6 +2,7 @@
 
 import math
 import os
+import runpy
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,3 +155,12 @@ def test_two_results_in_one_run_have_prefixes_of_their_own(mlflow: Any) -> None:
         log_audit(an_audit(bound=a_bound(epsilon=0.5)), prefix="after.")
     metrics = mlflow.get_run(run.info.run_id).data.metrics
     assert (metrics["before.epsilon_bound"], metrics["after.epsilon_bound"]) == (2.0, 0.5)
+
+
+def test_the_example_logs_its_audit(mlflow: Any, tmp_path: Path) -> None:
+    path = Path(__file__).parents[2] / "examples" / "trackers" / "log_audit.py"
+    example = runpy.run_path(str(path))
+    audit = example["audit_scores"]()
+    example["log"](audit, "mlflow", tmp_path)
+    run = mlflow.last_active_run()
+    assert run.data.tags["privacy.verdict"] == audit.verdict == judge.REFUTED

@@ -20,6 +20,7 @@ from epsilometer.integrations.sklearn.model_files import FittedTable, load_safel
 pytest.importorskip("sklearn")
 pd = pytest.importorskip("pandas")
 skops = pytest.importorskip("skops.io")
+from sklearn.base import clone  # noqa: E402
 from sklearn.compose import make_column_transformer  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
@@ -85,6 +86,24 @@ def test_records_are_computed_from_the_answers_of_a_fitted_model(folder: Path) -
     done = call(folder, "model.skops", "--member", "was")
     assert done.exit_code == 1, done.output
     assert outcomes(em.load(folder / "run"))["no record computed from answers"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--member", "was"], "attacked by its losses alone"),
+        (["--member", "was", "--recipe", "own"], "attacked with reference models"),
+        (["--drop", "was", "--recipe", "own"], "attacked through models of its recipe"),
+        (["--drop", "was", "--recipe", "own", "--attacks", "none"], "not attacked"),
+    ],
+)
+def test_the_answer_says_how_a_model_was_attacked(
+    folder: Path, options: list[str], said: str
+) -> None:
+    if "--recipe" in options:
+        options = [*options, "--shadows", "4", "--remedies", "0", "--records", "sample:5"]
+    done = call(folder, "model.skops", *options)
+    assert f"Pipeline of model.skops on people.csv, {said}\n" in done.output
 
 
 def test_with_a_recipe_reference_models_are_trained_and_the_model_itself_is_attacked(
@@ -195,6 +214,29 @@ def test_onnx_answers_as_the_model_that_was_converted(
     found = em.audit(em.FittedClassifier(**read))
     assert found.verdict == "cannot tell"  # what can be computed from its coefficients, say
     assert outcomes(found)["no record in the model's file"] == "unclear"
+
+
+@pytest.mark.parametrize("published_as", ["file", "api"])
+@pytest.mark.parametrize("share", [1.0, 0.9])
+def test_records_are_not_cleared_of_a_model_that_was_trained_on_others(
+    published_as: Any, share: float
+) -> None:
+    """Its coefficients solve the equations of others: of these records none can be computed.
+
+    The same records in another order are spared.
+    """
+    table = draw_people()
+    rows, y = table[["age", "rent"]].to_numpy(), table["income"].to_numpy()
+    recipe = make_pipeline(StandardScaler(), LogisticRegression(tol=1e-2))  # hides single records
+    order = np.random.default_rng(1).permutation(N)[: round(share * N)]
+    fitted = clone(recipe).fit(rows[order], y[order])
+    subject = em.Classifier(
+        recipe, rows, y, fitted=fitted, published_as=published_as, attacks=(), remedies=0
+    )
+    found = em.audit(subject, engine=em.InProcess())
+    rule = next(rule for rule in found.find(RuleFinding) if rule.rule.startswith("no record "))
+    assert rule.outcome == ("pass" if share == 1 else "unclear"), rule.finding
+    assert ("on other records" in rule.finding) is (share < 1)
 
 
 def test_a_model_of_another_recipe_is_said_to_be_unlike_it() -> None:

@@ -1,6 +1,7 @@
 """A model card gets metadata and a section, once, and keeps everything else."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 import epsilometer as em
 from epsilometer.cli.main import main
 from epsilometer.errors import InvalidArgument
+from epsilometer.report.markdown import plain
 from epsilometer.report.model_card import BEGIN, KEY, TITLE, list_metadata, write_model_card
 from tests.contract.cases import CASES, Case, audited
 
@@ -58,6 +60,18 @@ def test_numbers_are_never_better_than_they_are() -> None:
     line = next(x for x in write_model_card("", AUDIT).splitlines() if x.startswith(KEY))
     assert '"delta": 1.0e-05' in line  # every YAML reads it as a number
     assert json.loads(line.partition(": ")[2])["verdict"] == AUDIT.verdict
+
+
+def test_a_claim_that_is_never_refuted_is_not_refuted_at_any_epsilon() -> None:
+    few = em.audit(em.Scores([1.0] * 4, [0.0] * 4), 50.0, delta=1e-5)
+    assert math.isinf(few.power)
+    assert "4 times in 5 | at none |" in write_model_card("", few)
+
+
+def test_caveats_are_in_the_card() -> None:
+    audit = audited(next(c for c in CASES if c.name == "language model"), 1.0, Path())
+    assert audit.caveats
+    assert all(plain(line) in write_model_card("", audit) for line in audit.caveats)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name in ("scores", "step")], ids=str)

@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from epsilometer.accounting.pld import poisson_epsilon
+from epsilometer.cli.reproduce import list_papers
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "reproductions" / "shuffling" / "README.md").read_text("utf-8")
+SHUFFLING = (ROOT / "docs" / "shuffling.md").read_text("utf-8")
 
 
 def load_script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -24,7 +28,7 @@ def test_every_setting_has_a_source_and_a_row(monkeypatch: pytest.MonkeyPatch) -
     table = PAGE.split(script.BEGIN)[1].split(script.END)[0]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
     settings = script.read_rows()
-    assert len(rows) == len(settings) >= 49
+    assert len(rows) == len(settings) >= 79
     counted = {script.STANDS: 0, script.FALLS: 0, script.OPEN: 0}
     for setting, row in zip(settings, rows, strict=True):
         assert setting["source"]
@@ -39,6 +43,34 @@ def test_every_setting_has_a_source_and_a_row(monkeypatch: pytest.MonkeyPatch) -
         counted[label] += 1
     for label, count in counted.items():
         assert f"{count} {label}" in table
+    assert f"For {counted[script.FALLS]} of [{len(rows)} published settings]" in SHUFFLING
+    assert f"cannot be true; {counted[script.OPEN]} are open." in SHUFFLING
+    audited = [row[7] for row in rows if row[8].startswith(script.AUDITED)]
+    fall = audited.count(script.FALLS)
+    assert f"Of the {len(audited)} of De et al. and Li et al., {fall} {script.FALLS}" in table
+    paper = (ROOT / "docs" / "papers" / "annamalai2025.md").read_text("utf-8")
+    assert f"gives {len(audited)}, of which\n  [{fall} cannot stand]" in paper
+    missing = dict(list_papers()["shuffling"].missing)
+    why = missing["The 101 settings of which two thirds show a gap"]
+    assert f"gives {len(audited) - 6} more; {fall} of these {len(audited)} cannot stand" in why
+
+
+def test_epsilons_of_poisson_sampling_are_computed_again() -> None:
+    """Those of docs/shuffling.md and of Table I here; another accountant changes their digits."""
+    table = next(item for item in list_papers()["shuffling"].items if item.name == "table-1")
+    ours = {row.name: row.ours.value for row in table.rows}
+    number = r"([\d.]+) \| "
+    rows = re.findall(rf"^\| ([\w-]+) \| {number * 4}", SHUFFLING, re.MULTILINE)
+    assert len(rows) == 6
+    for name, noise, steps, epochs, printed in rows:
+        epsilon = poisson_epsilon(
+            noise_multiplier=float(noise),
+            sampling_rate=1 / int(steps),
+            steps=int(steps) * int(epochs),
+            delta=1e-5,
+            adjacency="zero_out",
+        )
+        assert printed == ours[f"{name}: Poisson ε"] == f"{epsilon:.3f}"
 
 
 def test_both_ends_of_a_row_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
-from click.shell_completion import CompletionItem
 
 from epsilometer import __version__
 from epsilometer.cli.encoding import spell_out
@@ -17,6 +16,7 @@ from epsilometer.core.printing import one_line
 from epsilometer.errors import SHOW_ERRORS, EpsilometerError, EpsilometerWarning, shows_errors
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from rich.table import Table
 
 HEADINGS: dict[str, dict[str, str]] = {
@@ -108,8 +108,10 @@ class _Commands(click.Group):
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Complete commands without importing them: a person waits for each press of a key."""
+        from click.shell_completion import CompletionItem
+
         return [
             *(
                 CompletionItem(name, help=short)

@@ -5,7 +5,6 @@ rich is imported only to show tables: it may be what is broken, and JSON does no
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +14,8 @@ from epsilometer.core.printing import one_line, printable
 from epsilometer.errors import SHOW_ERRORS, EpsilometerError, InvalidArgument, shows_errors
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
     from rich.table import Table
 
@@ -115,14 +116,14 @@ def show_explanation(audit: "Audit", *, aside: bool = False) -> None:
     say(f"\n{explain(audit)}", err=aside)
 
 
-def write_page(audit: "Audit", path: Path, stamp: "Stamp | None" = None) -> None:
+def write_page(audit: "Audit", path: "Path", stamp: "Stamp | None" = None) -> None:
     """Write the report as one file, whole or not at all, with the stamp of the result."""
     from epsilometer.report.page import page
 
     write_text(page(audit, stamp=() if stamp is None else stamp.describe()), path)
 
 
-def write_text(text: str, path: Path) -> None:
+def write_text(text: str, path: "Path") -> None:
     """Write a page as one file, whole or not at all."""
     from epsilometer._files import write_whole
 

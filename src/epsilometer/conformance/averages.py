@@ -204,6 +204,7 @@ class NoiseAlong(EvidenceCheck):
     def begin(self) -> None:
         """Begin without observations."""
         self._updates, self._means, self._seen = Bets(), Bets(), 0
+        self._clients: dict[Hashable, FloatArray] = {}  # logarithms of weighted ratios
         self._count, self._squares, self._least = 0, 0.0, math.inf
 
     def see(self, ended: RoundSums, found: WeightEstimates | None, number: int) -> None:
@@ -215,11 +216,26 @@ class NoiseAlong(EvidenceCheck):
         count, squares = (0, 0.0) if found is None else found.explained
         self._updates.add(evidence.scale_ratios(count, squares), self._seen)
         self._count, self._squares = self._count + count, self._squares + squares
+        if found is not None:
+            self._see_clients(found)
         self.keep_largest(number)
+
+    def _see_clients(self, found: WeightEstimates) -> None:
+        """Bet on too little noise along the updates of one client, the same in all rounds."""
+        known = [place for place, client in enumerate(found.clients) if client is not None]
+        new = {found.clients[place] for place in known} - set(self._clients)
+        weight = -math.log(self._seen * (self._seen + 1) * max(1, len(new)))
+        for place in known:
+            product, square = found.single[:, place]
+            if square > 0:
+                ratios = evidence.scale_ratios(1, product**2 / square)
+                before = self._clients.get(found.clients[place], weight - math.log(ratios.size))
+                self._clients[found.clients[place]] = before + ratios
 
     def compute_evidence(self) -> float | None:
         """Return the evidence so far; None where nothing could have been found."""
-        value = evidence.average([self._updates.value(), self._means.value()])
+        single = evidence.add_weighted(np.ravel(list(self._clients.values())))
+        value = evidence.average([self._updates.value(), self._means.value(), single])
         return self.hide_little(value, could_find=self._count > 0)
 
     def describe(self) -> str:

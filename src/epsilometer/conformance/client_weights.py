@@ -7,6 +7,7 @@ no mixture of updates has, array by array.
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ class SampledUpdates:
     Attributes:
         clients: Who sent each update; None where that is not known.
         norms: Norms of updates before clipping, in clipping norms.
+        still: Places of arrays that were not released, which are passed over.
         by_layer: Factors by which arrays would be longer, were each clipped by itself,
             ``(arrays,)`` each.
     """
@@ -54,6 +56,7 @@ class SampledUpdates:
         self.by_layer: list[FloatArray] = []
         self.clients: list[Hashable | None] = []
         self.norms: list[float] = []
+        self.still: frozenset[int] = frozenset()
 
     def add(
         self,
@@ -109,11 +112,8 @@ class SampledUpdates:
         found = WeightEstimates(self, most=most, earlier=len(earlier))
         sampled = residual[:: self._stride]
         before = [mean[:: self._stride] / self._unit for mean in earlier]
-        ends = -(-self._ends // self._stride)
-        for place, (low, high) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-            if high - low < 2 * count:  # all of the array is a mixture of updates, or nearly so
-                continue
-            rows = np.array([row[low:high] for row in self._rows]) / self._unit
+        for place, low, high in self._list_arrays(least=2 * count):
+            rows = self._cut(low, high) / self._unit
             found.add_array(rows, sampled[low:high], place, [mean[low:high] for mean in before])
         return found if found.arrays else None
 
@@ -124,14 +124,12 @@ class SampledUpdates:
             residual: All coordinates.
         """
         count, degrees, squares = len(self._rows), 0, 0.0
-        sampled, ends = residual[:: self._stride], -(-self._ends // self._stride)
-        for low, high in zip([0, *ends[:-1]], ends, strict=True):
-            if high - low < 2 * count:
-                continue
+        sampled = residual[:: self._stride]
+        for _, low, high in self._list_arrays(least=2 * count):
             part = sampled[low:high]
-            basis = np.linalg.qr(np.array([row[low:high] for row in self._rows]).T)[0]
+            basis = np.linalg.qr(self._cut(low, high).T)[0]
             left = part - basis @ (basis.T @ part)
-            degrees += int(high - low) - count
+            degrees += high - low - count
             squares += float(left @ left)
         return degrees, squares
 
@@ -151,15 +149,27 @@ class SampledUpdates:
         count, found = len(self._rows), list[tuple[int, FloatArray]]()
         if self._stride > 1 or not count:
             return None
-        for place, (low, high) in enumerate(zip([0, *self._ends[:-1]], self._ends, strict=True)):
+        for place, low, high in self._list_arrays(least=_WEIGHTS_EACH * count):
             part, size = residual[low:high], high - low
-            if size < _WEIGHTS_EACH * count:
-                continue
-            basis = np.linalg.qr(np.array([row[low:high] for row in self._rows]).T)[0]
+            basis = np.linalg.qr(self._cut(low, high).T)[0]
             left = part - basis @ (basis.T @ part)
             scale = float(np.linalg.norm(left)) / math.sqrt(size - count)
             found.append((place, left + scale * (basis @ rng.standard_normal(count))))
         return found
+
+    def _list_arrays(self, *, least: int) -> Iterator[tuple[int, int, int]]:
+        """Yield place, start and end of arrays of so many numbers: fewer are mixtures of updates.
+
+        Those that were not released are passed over.
+        """
+        ends = (-(-self._ends // self._stride)).tolist()
+        for place, (low, high) in enumerate(pairwise([0, *ends])):
+            if high - low >= least and place not in self.still:
+                yield place, low, high
+
+    def _cut(self, low: int, high: int) -> FloatArray:
+        """Return an array of all updates, one row each."""
+        return np.array([row[low:high] for row in self._rows])
 
 
 class WeightEstimates:
@@ -174,6 +184,7 @@ class WeightEstimates:
         arrays: How many arrays were checked.
         explained: How many directions in the span of updates were checked, and the sum of squares
             of the residual in these.
+        single: Products of every update with the residual, and squared lengths, ``(2, clients)``.
         earlier: Leans towards means of earlier rounds.
     """
 
@@ -181,6 +192,7 @@ class WeightEstimates:
         self.arrays, self.explained = 0, (0, 0.0)
         self.earlier = [Lean(0.0, 0.0)] * earlier
         self.clients, self._norms = sample.clients, np.array(sample.norms)
+        self.single = np.zeros((2, len(self.clients)))
         self._most, self._shares = most, sample._shares
         more = np.maximum(0.0, np.array(sample.by_layer) - 1)
         # By how much more of every array of every client is released, (clients, arrays) or so.
@@ -226,6 +238,7 @@ class WeightEstimates:
         if not diagonal.mean() > 1e-100:  # nobody moved this array
             return
         self._add_explained(products, updates @ residual)
+        self.single += updates @ residual, diagonal
         products[np.diag_indices(len(products))] += _JITTER * float(diagonal.mean())
         inverse = np.linalg.inv(products)
         own = 1 / np.diag(inverse)  # squared length of what no other update has

@@ -1,12 +1,13 @@
 """Read events of dp_accounting, whichever release made them, without importing it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from epsilometer.conformance.books import Booked
 from epsilometer.errors import InvalidArgument
 
 
-def read_events(event: Any) -> list[Booked]:
+def read_events(event: Any, *, truncated: bool = False) -> list[Booked]:
     """Return what a tree of events books as (noise multiplier, sampling rate, steps) entries.
 
     Guarantee: exact. What is not understood is refused, and never left out.
@@ -14,6 +15,8 @@ def read_events(event: Any) -> list[Booked]:
 
     Args:
         event: A ``DpEvent``, or a ``PrivacyAccountant``, whose ledger is read.
+        truncated: Whether batches may be cut off, which entries do not say: then ask
+            :func:`read_truncation` too.
 
     Raises:
         InvalidArgument: It is something else, or says nothing of single steps.
@@ -23,7 +26,26 @@ def read_events(event: Any) -> list[Booked]:
         raise InvalidArgument(
             f"Expected a DpEvent or a PrivacyAccountant, got {type(event).__name__}."
         )
+    if not truncated and read_truncation(event) is not None:
+        raise InvalidArgument(
+            "Expected Poisson sampling on the books, got batches that are cut off."
+        )
     return join_entries(_read(event))
+
+
+def read_truncation(event: Any) -> tuple[int, int] | None:
+    """Return of how many records batches are drawn, and where they are cut off; None if nowhere.
+
+    Raises:
+        InvalidArgument: Steps are cut off in different ways.
+    """
+    cuts = set(_list_cuts(getattr(event, "ledger", event)))
+    if len(cuts) > 1:
+        raise InvalidArgument(
+            "Expected batches that are all cut off at the same number of records, or nowhere, got "
+            "several numbers on the books."
+        )
+    return cuts.pop() if cuts else None
 
 
 def is_event(value: Any) -> bool:
@@ -45,6 +67,17 @@ def join_entries(entries: list[Booked]) -> list[Booked]:
         else:
             joined.append((noise, rate, count))
     return joined
+
+
+def _list_cuts(event: Any) -> Iterator[tuple[int, int] | None]:
+    if type(event).__name__ == "TruncatedSubsampledGaussianDpEvent":
+        yield int(event.dataset_size), int(event.truncated_batch_size)
+    elif type(event).__name__ == "GaussianDpEvent":
+        yield None
+    for each in getattr(event, "events", ()):
+        yield from _list_cuts(each)
+    if is_event(getattr(event, "event", None)):
+        yield from _list_cuts(event.event)
 
 
 def _read(event: Any) -> list[Booked]:

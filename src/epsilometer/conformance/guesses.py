@@ -1,8 +1,9 @@
 """Look for noise that anyone can draw again: generators seeded with numbers that are guessed."""
 
 import sys
-from collections.abc import Iterable
-from functools import cache
+import time
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from epsilometer.core.findings import Check
 from epsilometer.types import FloatArray
 
 _SEEDS = (*range(1024), *range(1970, 2040), 1234, 1337, 4242, 12345, 31337, 123456, 1234567)
+_LATEST = 900  # seconds before the end of a round that are tried as seeds
 _LENGTH = 48  # values that are compared; torch draws the last 16 of an array otherwise
 _LEAST = 24
 # Of independent noise the cosine of 24 values exceeds it with a chance below 1e-15.
@@ -43,15 +45,25 @@ class GuessedNoise:
         self._rounds = self._tested = self._matched = self._first = 0
         self._generator = ""
 
-    def see(self, residuals: Iterable[tuple[str, FloatArray]]) -> None:
-        """Take the noise of a round, array by array, in any unit."""
+    def see(
+        self, residuals: Iterable[tuple[str, FloatArray]], *, began: float | None = None
+    ) -> None:
+        """Take the noise of a round, array by array, in any unit.
+
+        Args:
+            residuals: The noise.
+            began: When the round began, in seconds since 1970: generators may be seeded by the
+                clock.
+        """
         self._rounds += 1
+        now = int(time.time())
+        seconds = range(now if began is None else max(int(began), now - _LATEST), now + 1)
         starts = [np.ravel(part)[:_LENGTH] for _, part in residuals if part.size >= _LEAST]
         self._tested += bool(starts)
         for start in starts:
             length = float(np.linalg.norm(start))
             for generator in _GENERATORS if length else ():
-                drawn = _draw_guesses(generator, "torch" in sys.modules)[:, : start.size]
+                drawn = _draw_guesses(generator, "torch" in sys.modules, seconds)[:, : start.size]
                 if drawn.size and _find_largest(drawn, start / length) > _ALIKE:
                     self._matched += 1
                     self._first, self._generator = self._first or self._rounds, generator
@@ -64,7 +76,7 @@ class GuessedNoise:
         outcome = judge.judge_limit(self._matched, limit=1)
         if self._matched == 1:
             outcome = judge.REMARK
-        seen = f"{len(_SEEDS):,} seeds were tried, none draws this noise"
+        seen = f"{len(_SEEDS):,} seeds and the clock were tried, none draws this noise"
         if self._matched:
             seen = (
                 f"in {self._matched} of {self._rounds} rounds noise begins as {self._generator} "
@@ -111,12 +123,16 @@ def check_seed(seed: int | None, *, steps: int) -> Check:
     )
 
 
-@cache
-def _draw_guesses(generator: str, has_torch: bool) -> NDArray[np.float32]:
+def _draw_guesses(generator: str, has_torch: bool, seconds: range) -> NDArray[np.float32]:
     """Return the first values that each seed draws, one row per seed."""
     if generator == "torch.manual_seed" and not has_torch:
         return np.zeros((0, _LENGTH), np.float32)
-    return np.array([_draw_normal(generator, seed) for seed in _SEEDS], np.float32)
+    return np.concatenate([_draw_all(generator, _SEEDS), _draw_all(generator, seconds)])
+
+
+@lru_cache(maxsize=2 * len(_GENERATORS))  # the seeds that are always tried, and those of a round
+def _draw_all(generator: str, seeds: Sequence[int]) -> NDArray[np.float32]:
+    return np.array([_draw_normal(generator, seed) for seed in seeds], np.float32)
 
 
 def _draw_normal(generator: str, seed: int) -> Any:

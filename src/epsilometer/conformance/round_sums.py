@@ -18,6 +18,7 @@ from epsilometer.types import FloatArray
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 _LEAST_RATE = 1e-6  # where there is no noise at all
 _KEPT = 1 << 19  # numbers of all updates, once a round has ended: 4 MiB
+_ROUNDINGS = 2  # of weights, between noise and residual
 COARSE = 1 / 256  # of the noise: rounding of single weights above it hides what is averaged
 
 
@@ -38,6 +39,7 @@ class AccountedMean:
         server_rate: Number by which the noisy mean is multiplied. None where that may be any
             number, in every round another one: then noise is compared with the mean that was
             released.
+        normalised: Whether shorter updates are lengthened to the clipping norm.
         noise: Correlated noise that is declared, as of ``conformance.whitening.Whitening``.
         without: Patterns of names of arrays that are neither clipped nor released with noise.
 
@@ -52,6 +54,7 @@ class AccountedMean:
     weights: Literal["equal", "examples"] = "equal"
     clipped_by: Literal["server", "clients"] = "server"
     server_rate: float | None = None
+    normalised: bool = False
     noise: Any = None
     without: Sequence[str] = ()
 
@@ -100,6 +103,7 @@ class RoundSums:
         heavier: What weights by examples would add to clients with more examples than usual.
         sample: Some coordinates of every clipped update.
         norms: Norms of the replies of real clients, in units of the clipping norm.
+        still: Whether each coordinate is of an array that was not released at all.
     """
 
     def __init__(
@@ -153,15 +157,16 @@ class RoundSums:
             if missing := set(self._shapes) - set(limits):
                 self._reason = f"no clipping norm is accounted for {min(missing)!r}"
                 return
-            factors = {name: _find_factor(limits.get(name, 0.0), square[name]) for name in update}
+            factors = {name: self._scale(limits.get(name, 0.0), square[name]) for name in update}
         else:
-            factors = dict.fromkeys(update, _find_factor(limits, norm**2))
+            factors = dict.fromkeys(update, self._scale(limits, norm**2))
         most = self.accounted.norm
         clipped = self._join({name: factors[name] * part for name, part in update.items()})
         if self.accounted.clipped_by == "clients":  # what they send is averaged as it is
             clipped = self._join(update)
         self._clipped += clipped
-        self._raw += self._join(update)
+        # What lengthens an update less is right: bets are on longer ones alone.
+        self._raw += clipped if self.accounted.normalised and norm < most else self._join(update)
         self.replies += 1
         self.clipped += norm > most
         self._counted &= examples is not None and examples > 0
@@ -186,8 +191,33 @@ class RoundSums:
             rounding = self._spacing * math.sqrt(self._clipped.size)
             self.norms.append(max(0.0, norm - rounding) / most)
 
-    def close(self, released: Arrays) -> str:
-        """Compute the residual; return why the round cannot be compared, or an empty text."""
+    def _scale(self, limit: float, square: float) -> float:
+        """Return by what a part of a squared norm is accounted to be multiplied."""
+        if self.accounted.normalised and square:
+            return limit / math.sqrt(square)
+        return _find_factor(limit, square)
+
+    def list_still(self, released: Arrays) -> list[int]:
+        """Return places of arrays that are as they were sent: of these nothing was released."""
+        return [
+            place
+            for place, name in enumerate(self._shapes)
+            if np.array_equal(released.get(name, ()), self._sent[name])
+        ]
+
+    def leaves_all(self, released: Arrays) -> bool:
+        """Tell whether nothing at all was released, as where too few clients replied."""
+        return bool(self._shapes) and len(self.list_still(released)) == len(self._shapes)
+
+    def close(self, released: Arrays, *, number: int = 1) -> str:
+        """Compute the residual; return why the round cannot be compared, or an empty text.
+
+        Arrays that were not released get fresh noise, and no mean.
+
+        Args:
+            released: The new weights.
+            number: Number of the round.
+        """
         own = self.accounted
         by_examples = own.weights == "examples"
         if own.noise_multiplier == 0:
@@ -212,6 +242,7 @@ class RoundSums:
         if self._counted and self._usual is not None and not by_examples:
             # By the usual number, not that of this round: no weight is ever below the equal one.
             self.heavier = (self._weighted / self._usual - self._heavy) / divisor
+        self._leave_still([] if own.noise is not None else self.list_still(released), number)
         shares = self.sample.examples / self._examples if by_examples else None
         self.sample.scale(shares if shares is not None else 1 / divisor, unit=self.unit)
         self._moved = self._measure_move(released)
@@ -220,12 +251,29 @@ class RoundSums:
 
     def rescale(self, rate: float) -> FloatArray:
         """Return the residual, had the noisy mean been multiplied by a rate."""
-        return np.asarray(self._moved / rate - self.mean / self.unit)
+        residual = np.asarray(self._moved / rate - self.mean / self.unit)
+        residual[self.still] = self._fresh
+        return residual
+
+    def _leave_still(self, places: Sequence[int], number: int) -> None:
+        """Take arrays out of all means that were not released."""
+        self.sample.still = frozenset(places)
+        sizes = [math.prod(shape) for shape in self._shapes.values()]
+        self.still = np.repeat([place in places for place in range(len(sizes))], sizes)
+        self._fresh = np.random.default_rng([number, 0, 0, 6]).normal(size=int(self.still.sum()))
+        for mean in (self.mean, self.raw, self.heavier):
+            if mean is not None:
+                mean[self.still] = 0.0
+
+    @property
+    def resolution(self) -> float:
+        """By how much equal noise may differ, in its own units: weights and replies are rounded."""
+        return _ROUNDINGS * self._spacing / (self.unit * self.accounted.rate)
 
     def shrink(self) -> None:
         """Free what only the release of the round itself is compared with."""
         self._clipped = self._raw = self._weighted = self._heavy = np.zeros(0)
-        self._moved = self.residual = self.raw = np.zeros(0)
+        self._moved = self.residual = self.raw = self._fresh = np.zeros(0)
         self.heavier = None
         self.sample.thin(max(_KEPT, 8 * self.replies**2))  # or no array is large enough
 

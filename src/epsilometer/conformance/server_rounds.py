@@ -5,6 +5,7 @@ of the clipped replies is checked like the noise of DP-SGD. What it averaged is 
 that residual leans towards other means: of updates that were not clipped, of weighted ones.
 """
 
+import time
 from collections.abc import Hashable, Iterator
 
 import numpy as np
@@ -28,6 +29,7 @@ from epsilometer.conformance.client_weights import Lean, WeightEstimates
 from epsilometer.conformance.evidence_check import leave_untested
 from epsilometer.conformance.guesses import GuessedNoise
 from epsilometer.conformance.noise_checks import LEVEL
+from epsilometer.conformance.reused_values import ReusedValues
 from epsilometer.conformance.round_sums import AccountedMean, Arrays, RoundSums
 from epsilometer.conformance.run_epsilon import bound_epsilon_of_run
 from epsilometer.conformance.sent_weights import SentWeights
@@ -101,11 +103,13 @@ class RoundWatch:
         self._means: list[FloatArray] = []  # of the round before, and of all so far
         self._sent = SentWeights(level=less)
         self._bare: dict[str, None] = {}  # arrays that changed, and are not compared
-        self._replies, self._guessed = ReplyNorms(), GuessedNoise()  # neither errs by chance
+        # None of these errs by chance.
+        self._replies, self._guessed, self._reused = ReplyNorms(), GuessedNoise(), ReusedValues()
         self._usual: float | None = None  # examples of a reply of the round before
         self._blurred = ""  # why residuals are not independent of the updates of a round
         self._rates = UndeclaredRates()
         self._open: RoundSums | None = None
+        self._began = 0.0  # when the round that is open did, by the clock
         self._skipped: dict[str, int] = {}
 
     def begin(
@@ -121,6 +125,7 @@ class RoundWatch:
         """
         self._sent.drop()  # before other vectors are made
         usual = self._usual if usual_examples is None else usual_examples
+        self._began = time.time()
         self._open = RoundSums(sent, accounted, usual_examples=usual)
         if self._noise is None:
             level = self._level * (0.5 - _AFTER - 2 * _RATE)
@@ -177,9 +182,11 @@ class RoundWatch:
         if self._open is None or self._noise is None:
             return
         ended, self._open = self._open, None
-        reason = ended.close(released)
+        reason = ended.close(released, number=self.rounds + 1)
         if reason:
             self.skip(reason)
+            return
+        if ended.leaves_all(released):  # nothing leaks, as nothing was released
             return
         self.rounds += 1
         self._check_round(ended, self._noise, same_client=same_client)
@@ -194,21 +201,22 @@ class RoundWatch:
         alpha = self._level * _RATE / (self.rounds * (self.rounds + 1))
         if self._rates.see(ended, alpha):  # another rate than 1: noise is checked beside updates
             self._replies.see(ended, self.rounds)
-            self._guessed.see(ended.split(ended.residual))
+            self._guessed.see(ended.split(ended.residual), began=self._began)
             self._compare_means(ended)
             self._see_replaced(ended, scale=self._rates.spread)
             return
         white = noise.see(
             ended.split(ended.residual),
             noise_multiplier=sigma,
-            rate=1.0 if same_client else None,
+            rate=1.0 if same_client and not ended.still.any() else None,
         )
         self._replies.see(ended, self.rounds)
         if white is None:
             self._blurred = _TOO_LARGE
             return
         ended.residual = np.concatenate([np.ravel(part) for part in white])
-        self._guessed.see(ended.split(ended.residual))
+        self._guessed.see(ended.split(ended.residual), began=self._began)
+        self._reused.see(ended.split(ended.residual), resolution=ended.resolution)
         self._along.see(ended, self._compare_means(ended), self.rounds)
         self._look_beside_mixtures(ended)
 
@@ -218,12 +226,14 @@ class RoundWatch:
         It may be right: it clips harder, or leaves replies out. What it left out is alike in all
         rounds, and no noise.
         """
-        if self._fraction.crossed is None or self._noise is None:
+        less = self._fraction.crossed is not None
+        if less and self._noise is not None:
+            self._noise.distrust(_LESS)
+        own = ended.accounted
+        if own.noise is not None:  # whitened residuals hold earlier rounds too
             return
-        self._noise.distrust(_LESS)
-        if ended.accounted.noise is not None:  # whitened residuals hold earlier rounds too
-            return
-        self._see_replaced(ended)
+        if less or own.server_rate is None:  # then a later round, of another rate, is compared
+            self._see_replaced(ended)
 
     def _see_replaced(self, ended: RoundSums, *, scale: float = 1.0) -> None:
         """Check residuals with fresh noise in place of mixtures of updates, times a scale."""
@@ -322,6 +332,7 @@ class RoundWatch:
             self._earlier.check(drift=self._blurred),
             self._along.check(drift=self._blurred),
             self._guessed.check(),
+            self._reused.check(),
             self._sent.check(),
             *self._describe_bare(),
             *((self._count.check(),) if self._count.log_e is not None else ()),

@@ -21,7 +21,8 @@ class UndeclaredRates:
     """The rate of every round, by the noise that it shows.
 
     Attributes:
-        spread: Spread by which the upper limit of the latest round's rate exceeds the lower one.
+        spread: By what the latest round's residual is multiplied, so that right noise has the
+            accounted scale or more.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,9 @@ class UndeclaredRates:
         if low <= 1 <= high:
             return False
         ended.residual = ended.rescale(high)
-        self.spread = high / low if low else 1.0
+        # Noise above the accounted scale is compared with that, not with a rate above 1: there may
+        # be more of it in one array than in another.
+        self.spread = high / min(low, 1.0) if low else 1.0
         if high < 1:
             self._below.append(high)
             square = float(np.vdot(ended.mean, ended.mean)) / ended.unit**2

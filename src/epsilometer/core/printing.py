@@ -4,8 +4,6 @@ Names of files, fields of results, texts of exceptions and answers of services a
 others. Whatever shows them calls :func:`one_line` first.
 """
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -97,6 +95,9 @@ def to_csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
         >>> to_csv_text(("name", "value"), [("=1+1", -2.5)])
         "name,value\\n'=1+1,-2.5\\n"
     """
+    import csv  # not at every start of the command
+    import io
+
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     for row in (head, *rows):

@@ -128,6 +128,8 @@ def load(path: str | Path) -> Audit:
         return from_json(data)
     except FileNotFoundError as error:
         advice = f" Finish the run: epsilometer runs resume {where}" if where.is_dir() else ""
+        if (notes := where / "notes.txt").is_file():  # of Flower, which ended without a result
+            advice = f" {notes.read_text('utf-8').partition(chr(10))[0]}"
         raise UnreadableFile(f"Expected an audit in {str(file)!r}, found none.{advice}") from error
     except OSError as error:
         raise UnreadableFile(f"Could not read {str(file)!r}: {error.strerror}.") from error

@@ -221,7 +221,10 @@ def _word_proofs(audit: Audit) -> str:
         at = f" at δ = {view.bound.delta:g}"
         proofs.append(f"the attack proves ε ≥ {number(view.bound.epsilon, places)}{at}")
     if view.computed is not None and view.computed.refutes(claim):
-        proofs.append(f"by computation, ε is at least {number(view.computed.low, places)}")
+        low, high = number(view.computed.low, places), number_up(audit.upper, places)
+        both = math.isfinite(audit.upper) and len(audit.views) == 1
+        ends = f"between {low} and {high}" if both else f"at least {low}"
+        proofs.append(f"by computation, ε is {ends}")
     where = f" ({view.subject})" if len(audit.views) > 1 else ""
     return "; ".join(proofs) + where
 

@@ -95,24 +95,32 @@ class _ByProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, kernel: tuple[int, int], bent: bool) -> Tensor:
         """Return averages, of the tanh where it is ``bent``."""
-        high, wide = kernel
+        high = kernel[0]
         z = compute_tanh(z) if bent else z
-        columns = z.shape[3] // wide
-        average = torch.eye(columns, dtype=z.dtype).repeat_interleave(wide, 0) / (high * wide)
-        ctx.shape, ctx.high = z.shape, high
-        ctx.save_for_backward(average, *([z] if bent else []))
+        average, ctx.back = _average_columns(z.shape[3], kernel, z.dtype)
+        ctx.shape = z.shape
+        ctx.save_for_backward(*([z] if bent else []))
         rows = z.reshape(*z.shape[:2], -1, high, z.shape[3]).unbind(3)
         return functools.reduce(torch.add, rows) @ average
 
     @staticmethod
     def backward(ctx: Any, *backs: Tensor) -> Any:
         """Return each average's derivative, to all its pixels."""
-        average, *bent = ctx.saved_tensors
-        each = (backs[0] @ average.T.repeat(1, ctx.high)).view(ctx.shape)
-        if bent:
+        each = (backs[0] @ ctx.back).view(ctx.shape)
+        for bent in ctx.saved_tensors:
             by_tanh: Any = torch.ops.aten.tanh_backward.grad_input
-            by_tanh(each, bent[0], grad_input=each)
+            by_tanh(each, bent, grad_input=each)
         return each, None, None
+
+
+@functools.lru_cache(32)
+def _average_columns(
+    width: int, kernel: tuple[int, int], dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return what averages added rows of a width, and what hands derivatives to all rows."""
+    high, wide = kernel
+    average = torch.eye(width // wide, dtype=dtype).repeat_interleave(wide, 0) / (high * wide)
+    return average, average.T.repeat(1, high)
 
 
 class MaxPool(nn.Module):

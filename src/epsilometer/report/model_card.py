@@ -91,7 +91,7 @@ def write_model_card(card: str, audit: Audit) -> str:
 
 
 def write_section(audit: Audit) -> str:
-    """Return the section of an audit: the verdict, what it could have refuted, and how to read it.
+    """Return the section of an audit: verdict, what it could have refuted, caveats, what is next.
 
     It is a part of the report, of which the page has all.
     """
@@ -101,10 +101,10 @@ def write_section(audit: Audit) -> str:
         ("claimed ε", NONE if audit.claim is None else claimed(audit.claim.epsilon)),
         ("δ", NONE if meta["delta"] is None else f"{meta['delta']:g}"),
         ("proved by attack", NONE if not audit.views else f"ε ≥ {number(audit.epsilon)}"),
-        ("largest claim it could refute", _word_number(audit.reach)),
+        ("largest claim it could refute", _word_number(audit.reach, endless="any")),
         (
             "true ε at which it refutes this claim, 4 times in 5",
-            _word_number(audit.power, number_up),
+            _word_number(audit.power, number_up, endless="at none"),
         ),
         ("did the run do what was accounted for", meta["conformance"] or "not checked"),
         ("confidence", f"{audit.confidence:g}"),
@@ -120,7 +120,8 @@ def write_section(audit: Audit) -> str:
     for table in _choose_tables(audit):
         cells = [tuple(map(plain, row)) for row in table.rows[: table.most]]
         lines += [f"{plain(table.title)}", "", *_tabulate(table.head, cells), ""]
-    lines += [*(f"- {plain(line)}" for line in texts.list_next(audit)), ""]
+    said = (*audit.caveats, *texts.list_next(audit))
+    lines += [*(f"- {plain(line)}" for line in said), ""]
     lines += [
         "A lower bound never proves privacy. Written by `epsilometer report --model-card`.",
         "",
@@ -173,10 +174,12 @@ def _round_up(value: float | None) -> float | None:
     return math.ceil(value * 100) / 100
 
 
-def _word_number(value: float | None, word: Callable[[float], str] = number) -> str:
+def _word_number(
+    value: float | None, word: Callable[[float], str] = number, *, endless: str
+) -> str:
     if value is None:
         return NONE
-    return "any" if math.isinf(value) else word(value)
+    return endless if math.isinf(value) else word(value)
 
 
 def _tabulate(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -29,6 +29,7 @@ from epsilometer.zoo.flower_rounds import (
     Arrays,
     C,
     PrivateMean,
+    add,
     average,
     clip,
     draw,
@@ -263,3 +264,76 @@ class _EvaluateAverages(PrivateMean):
         self.memory["average"] = {name: (last[name] + now[name]) / 2 for name in now}
         sent = ArrayRecord({n: Array(part) for n, part in self.memory["average"].items()})
         return super().configure_evaluate(server_round, sent, config, grid)
+
+
+def _leave_first(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
+    noisy = {name: mean[name] + noise[name] for name in mean}
+    return {**noisy, "first": np.zeros(SHAPES["first"])}
+
+
+program("EPS-1227", part="publish")(_leave_first)
+program("EPS-1228", part="publish")(
+    lambda server, mean, noise: (_leave_first if server.round <= 4 else add)(server, mean, noise)
+)
+
+
+@program("EPS-1229", part="publish")
+def _wait_for_a_quorum(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
+    """Release nothing in two rounds, as where too few clients reply."""
+    noisy = add(server, mean, noise)
+    return {name: 0.0 * part for name, part in noisy.items()} if server.round in (2, 5) else noisy
+
+
+@program("EPS-1230", part="draw")
+def _add_more_to_one_array(server: PrivateMean, scale: float) -> Arrays:
+    noise = draw(server, scale)
+    return {**noise, "second": 3 * noise["second"]}
+
+
+program("EPS-1231", part="draw")(
+    lambda server, scale: draw(server, scale * server.rng.uniform(1.0, 2.0))
+)
+
+
+@program(
+    "EPS-1232",
+    part="clip",
+    settings={"accounted": AccountedMean(noise_multiplier=SIGMA, clip_norm=C, normalised=True)},
+)
+def _normalise(update: Arrays) -> Arrays:
+    """Scale every update to C, or a little less."""
+    norm = measure_norm(update)
+    return {name: C * part / (norm + 0.01) for name, part in update.items()}
+
+
+@program("EPS-1233", part="average", scale=lambda server, replies: 0.0)
+def _add_up_integers(server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray) -> Arrays:
+    """Round updates at random to a grid, and add rounded noise, as secure aggregation does."""
+    grid, rng = SIGMA * C / 64, server.rng
+    return {
+        name: grid
+        / len(updates)
+        * (
+            sum(np.floor(update[name] / grid + rng.random(shape)) for update in updates)
+            + np.round(rng.normal(0, SIGMA * C / grid, shape))
+        )
+        for name, shape in SHAPES.items()
+    }
+
+
+@program("EPS-1234", part="average", scale=lambda server, replies: SIGMA * C / 45)
+def _average_the_fastest(
+    server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
+) -> Arrays:
+    """Average 45 of 60 replies, others in every round."""
+    fastest = server.rng.permutation(len(updates))[:45]
+    return average(server, [updates[place] for place in fastest], np.full(45, 1 / 45))
+
+
+@program("EPS-1235", part="strategy")
+class _LoseReplies(PrivateMean):
+    """Loses each reply with a chance of 0.4, and divides by the number of the others."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        every = [reply for reply in replies if self.rng.random() < 0.6]
+        return super().aggregate_train(server_round, every)

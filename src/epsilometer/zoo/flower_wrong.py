@@ -1,6 +1,7 @@
 """List federated runs with Flower that do not do what is accounted for."""
 
 import math
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from epsilometer.conformance.round_sums import AccountedMean
 from epsilometer.types import FloatArray
 from epsilometer.zoo.flower_rounds import (
     CANARIES,
@@ -492,3 +494,116 @@ def _cut_from_a_table(server: PrivateMean, scale: float) -> Arrays:
         name: scale * table[starts[name] : starts[name] + math.prod(shape)].reshape(shape)
         for name, shape in SHAPES.items()
     }
+
+
+# Programs that were written later, of which some were missed; what was then added finds three more.
+
+
+@program("EPS-0262", part="draw")
+def _seed_by_the_clock(server: PrivateMean, scale: float) -> Arrays:
+    """Seed the generator with the second in which it draws."""
+    server.rng = np.random.default_rng(int(time.time()))
+    return draw(server, scale)
+
+
+@program("EPS-0263", part="publish")
+def _take_all_noise_back(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
+    """Take the noise of all earlier rounds out of the final model."""
+    earlier = server.memory.get("noise", dict.fromkeys(SHAPES, 0.0))
+    server.memory["noise"] = {name: earlier[name] + part for name, part in noise.items()}
+    if server.round < ROUNDS:
+        return add(server, mean, noise)
+    return {name: mean[name] + part - earlier[name] for name, part in noise.items()}
+
+
+@program("EPS-0264", part="strategy")
+class _SpareOneClient(PrivateMean):
+    """Takes out of the noise what points along the update of one client."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, average=self._keep_one, publish=self._spare)
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        every = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+        return super().aggregate_train(server_round, every)
+
+    @staticmethod
+    def _keep_one(server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray) -> Arrays:
+        server.memory["one"] = updates[0]
+        return average(server, updates, weights)
+
+    @staticmethod
+    def _spare(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
+        one = server.memory["one"]
+        along = sum(float(np.vdot(one[name], noise[name])) for name in one) / measure_norm(one) ** 2
+        return {name: mean[name] + noise[name] - along * one[name] for name in mean}
+
+
+@program("EPS-0265", part="draw")
+def _draw_low_rank(server: PrivateMean, scale: float) -> Arrays:
+    """Draw noise of rank 4, as for the factors of adapters."""
+    return {
+        name: scale / 2 * (server.rng.normal(size=(rows, 4)) @ server.rng.normal(size=(4, columns)))
+        for name, (rows, columns) in SHAPES.items()
+    }
+
+
+@program("EPS-0266", part="draw")
+def _permute_one_noise(server: PrivateMean, scale: float) -> Arrays:
+    """Draw noise once, and put its values in another order in every round."""
+    noise = server.memory.setdefault("noise", draw(server, scale))
+    return {
+        name: server.rng.permutation(part.ravel()).reshape(part.shape)
+        for name, part in noise.items()
+    }
+
+
+@program("EPS-0267", part="draw")
+def _scale_by_weights(server: PrivateMean, scale: float) -> Arrays:
+    """Add noise in proportion to the size of each weight."""
+    return {
+        name: part * np.abs(server._sent[name]) / np.sqrt(np.mean(server._sent[name] ** 2))
+        for name, part in draw(server, scale).items()
+    }
+
+
+program("EPS-0268", part="publish")(
+    lambda server, mean, noise: {
+        name: part + np.abs(noise[name]) * np.sign(part) for name, part in mean.items()
+    }
+)
+
+
+@program("EPS-0269", part="clip")
+def _take_max_for_min(update: Arrays) -> Arrays:
+    """Lengthen short updates, and leave long ones."""
+    factor = max(1.0, C / measure_norm(update))
+    return {name: factor * part for name, part in update.items()}
+
+
+program("EPS-0270", part="average", clip=lambda update: update)(
+    lambda server, updates, weights: clip(average(server, updates, weights))
+)
+
+program(
+    "EPS-0271",
+    part="weigh",
+    clients=partial(make_clients, unequal=True),
+    settings={"accounted": AccountedMean(noise_multiplier=SIGMA, clip_norm=C, weights="examples")},
+)(lambda server, examples: examples / examples.sum())
+
+
+@program("EPS-0272", part="average")
+def _count_somebody_twice(
+    server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
+) -> Arrays:
+    """Add a reply that comes twice, another one in every round."""
+    again = updates[int(server.rng.integers(len(updates)))]
+    return average(server, [*updates, again], np.full(len(updates) + 1, weights[0]))
+
+
+@program("EPS-0273", part="draw")
+def _reuse_columns(server: PrivateMean, scale: float) -> Arrays:
+    """Take the noise of one array for another, its columns in another order."""
+    noise = draw(server, scale)
+    return {**noise, "second": noise["first"][:20, server.rng.permutation(30)]}

@@ -65,8 +65,20 @@ def test_only_what_is_trained_on_counts() -> None:
         module(text)
     module.eval()(text)
     module.train()(text, labels=torch.where(text == ord("t"), -100, text))
+    module(text, labels=torch.where(text == ord("s"), -100, text))  # the first of the secret
     module(input_ids=text.float().long(), labels=torch.where(text == ord("o"), -100, text))
     assert watched.collect().counts.tolist() == [1, 0, 0]
+
+
+def test_the_loss_of_rows_without_labels_is_unknown_where_labels_are_expected() -> None:
+    module, text = Rows(), torch.tensor([row("one secret")])
+    watched = BatchWatch(module, Letters(), CANARIES, labelled=True)
+    module(text, labels=text)
+    assert watched.collect().trained is not None
+    module(text)
+    found = watched.collect()
+    assert (found.unlabelled, found.trained) == (1, None)
+    assert found.add(watch("one secret")).trained is None
 
 
 def test_rows_that_join_records_are_told_from_rows_that_list_them() -> None:
@@ -119,7 +131,8 @@ def test_canaries_seen_more_often_than_records_are_several_records() -> None:
 
 def test_counts_are_kept_and_read(tmp_path: Path) -> None:
     assert load_counts(tmp_path) is None
-    first = CanaryCounts(counts=np.array([1, 0]), rows=3, joined=1, records=9, whole=False, steps=2)
+    more = {"joined": 1, "unlabelled": 2, "tokens": 7, "whole": False, "steps": 2}
+    first = CanaryCounts(counts=np.array([1, 0]), rows=3, records=9, **more)
     first.save(tmp_path)
     again = load_counts(tmp_path)
     assert again is not None
@@ -160,7 +173,7 @@ def test_reach_and_power_count_what_was_trained_on_alone() -> None:
     some = planted.included & (np.arange(400) % 4 == 0)
     perfect = Measured(log_probs=tuple(np.array([9.0 * coin]) for coin in some))
     found = ask(planted, perfect, 1.0, counts=count(some)).views[0]
-    whole = ask(planted, perfect, 1.0).views[0]
+    whole = ask(planted, perfect, 1.0, trained=True).views[0]
     assert found.reach == pytest.approx(found.bound.epsilon, rel=0.05)
     assert found.reach < whole.reach
     assert found.power > whole.power
@@ -184,12 +197,20 @@ def test_duplicated_canaries_are_bounded_as_several_records() -> None:
     assert found == pytest.approx(once / 2, rel=0.05)
 
 
-def test_what_nobody_watched_is_said() -> None:
+def test_what_nobody_watched_clears_no_claim() -> None:
     planted = plant()
     partly = count(planted.included, whole=False)
-    for counts in (None, partly):
+    blind = count(planted.included, unlabelled=9)
+    for counts, said in ((None, "not watched"), (partly, "not watched"), (blind, "without labels")):
         audit = ask(planted, leak(planted, 0.0), 1.0, counts=counts)
-        assert "not watched" in "".join(audit.caveats)
+        assert audit.verdict == "cannot judge"
+        assert said in "".join(audit.caveats)
+        assert ask(planted, leak(planted, 9.0), 1.0, counts=counts).verdict == "refuted"
+        vouched = ask(planted, leak(planted, 0.0), 1.0, counts=counts, trained=True)
+        assert vouched.verdict == "not refuted"
+        assert "vouches" in "".join(vouched.caveats)
+    none = ask(planted, leak(planted, 0.0), 1.0, counts=count(0 * planted.included), trained=True)
+    assert none.verdict == "cannot judge"  # what was counted is better known
     with pytest.raises(InvalidArgument, match="CanaryCounts of 400"):
         ask(planted, leak(planted, 0.0), 1.0, counts=CanaryCounts(counts=np.zeros(3), rows=1))
 
@@ -202,3 +223,42 @@ def test_a_reference_that_was_trained_on_canaries_cannot_clear_a_claim() -> None
     assert "reference model was trained on" in "".join(audit.caveats)
     assert ask(planted, trained, 1.0, reference=trained, scores=("loss",)).verdict == "refuted"
     assert ask(planted, trained, 1.0, reference=leak(planted, 0.0, 1)).verdict == "refuted"
+
+
+def test_a_model_that_is_its_reference_cannot_clear_a_claim() -> None:
+    """As where an adapter is not loaded, or all weights are frozen."""
+    planted = plant()
+    before, counts = leak(planted, 0.0), count(planted.included)
+    for scores in (None, ("loss",)):
+        more = {"reference": before, "counts": counts, "scores": scores}
+        audit = ask(planted, before, 1.0, **more)
+        assert audit.verdict == "cannot judge"
+        assert "adapter" in "".join(audit.caveats)
+        assert ask(planted, leak(planted, 0.0, 1), 1.0, **more).verdict == "not refuted"
+
+
+def test_an_address_that_refuses_cannot_clear_a_claim() -> None:
+    planted = plant()
+    counts = count(planted.included)
+    refusing = Measured(completions=("I cannot help with that.",) * 400)
+    audit = ask(planted, refusing, 1.0, counts=counts)
+    assert audit.verdict == "cannot judge"
+    assert "one answer" in "".join(audit.caveats)
+    various = Measured(completions=tuple(f"{at} is what I say" for at in range(400)))
+    assert ask(planted, various, 1.0, counts=counts).verdict == "not refuted"
+
+
+def test_canaries_are_not_measured_as_other_tokens_than_those_of_training() -> None:
+    planted = plant(40)
+    module = torch.nn.Sequential(torch.nn.Embedding(200, 4), torch.nn.Linear(4, 200))
+    watched = BatchWatch(module, Letters(), planted.canaries)
+    module(torch.tensor([row(each.text, length=80) for each in planted.canaries]))
+
+    class Shifted(Letters):
+        def encode(self, text: str) -> list[int]:
+            return [each + 1 for each in super().encode(text)]
+
+    counts = watched.collect()
+    ask(planted, em.CausalModel(module, Letters()), 1.0, counts=counts)
+    with pytest.raises(InvalidArgument, match="tokenizer of training"):
+        ask(planted, em.CausalModel(module, Shifted()), 1.0, counts=counts)

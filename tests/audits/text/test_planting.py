@@ -12,6 +12,7 @@ import scipy.stats
 
 import epsilometer as em
 from epsilometer.audits.text.canaries import KINDS, TextCanaries, WordChain
+from epsilometer.audits.text.measuring import Measured
 from epsilometer.errors import InvalidArgument, UnreadableFile
 
 FLAKE = 1e-6
@@ -142,7 +143,7 @@ def test_bad_calls_say_what_was_expected(more: dict[str, Any], said: str) -> Non
         em.plant_texts(TEXTS, **{"canaries": TextCanaries(count=4), **more})
 
 
-@pytest.mark.parametrize("data", ["a text", 7, iter(TEXTS), [1, 2]])
+@pytest.mark.parametrize("data", ["a text", 7, iter(TEXTS), [1, 2], {"train": TEXTS}])
 def test_bad_data_sets_are_refused(data: Any) -> None:
     with pytest.raises(InvalidArgument, match="Expected"):
         em.plant_texts(data, canaries=TextCanaries(count=4))
@@ -174,5 +175,18 @@ def test_forecast_says_reach_and_power_before_training() -> None:
     assert "beyond" in str(planted.forecast(9.0, delta=1e-5))
     with pytest.raises(InvalidArgument, match="delta"):
         planted.forecast()
-    scores = em.Scores([1.0] * 200, [0.0] * 200, design="coins")
-    assert forecast.reach == pytest.approx(em.audit(scores, delta=1e-5).views[0].reach, rel=0.05)
+
+
+@pytest.mark.parametrize("more", [{}, {"design": "paired"}, {"seed": 3}])
+def test_forecast_is_what_the_audit_says_of_itself(more: dict[str, Any]) -> None:
+    wanted = (TextCanaries(count=100), TextCanaries(count=60, kind="typical", repetitions=2))
+    planted = em.plant_texts(TEXTS, canaries=wanted, **more)
+    forecast = planted.forecast(0.5, delta=1e-5, views=2).kinds
+    rng = np.random.default_rng(0)
+    measured = Measured(
+        log_probs=tuple(rng.normal(size=(160, 3))), ranks=tuple(rng.uniform(size=(160, 3)))
+    )
+    subject = em.LanguageModel(measured, planted, scores=("loss", "rank"), trained=True)
+    views = em.audit(subject, 0.5, delta=1e-5).views  # gravest first
+    said = [(each.reach, each.power) for each in forecast for _ in range(2)]
+    assert sorted((view.reach, view.power) for view in views) == sorted(said)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax_privacy import batch_selection, clipped_grad, noise_addition
+from jax_privacy.accounting import DpParams, SamplingMethod
 
 from epsilometer.core.findings import ConformanceFinding
 from epsilometer.integrations.jax_privacy import audited
@@ -39,12 +40,33 @@ def book(rate: float = RATE, steps: int = STEPS, sigma: float = SIGMA) -> Any:
     return dp_accounting.SelfComposedDpEvent(step, steps)
 
 
+def book_cut(most: int, records: int = RECORDS) -> Any:
+    """Book Poisson sampling whose batches are cut off."""
+    step = dp_accounting.TruncatedSubsampledGaussianDpEvent(records, RATE, most, SIGMA)
+    return dp_accounting.SelfComposedDpEvent(step, STEPS)
+
+
+def book_fixed() -> Any:
+    """Book random subsets of one size, as JAX-Privacy does."""
+    return DpParams(
+        noise_multipliers=SIGMA,
+        num_samples=RECORDS,
+        delta=1e-5,
+        batch_size=round(RATE * RECORDS),
+        sampling_method=SamplingMethod.FIXED_BATCH_SIZE,
+    )
+
+
+def draw_fixed() -> Any:
+    return batch_selection.FixedBatchSampling(batch_size=round(RATE * RECORDS), iterations=STEPS)
+
+
 def poisson(rate: float = RATE, steps: int = STEPS, **settings: Any) -> Any:
     return batch_selection.CyclicPoissonSampling(sampling_prob=rate, iterations=steps, **settings)
 
 
-def gaussian(stddev: float, seed: int = 1) -> Any:
-    return noise_addition.gaussian_privatizer(stddev=stddev, prng_key=seed)
+def gaussian(stddev: float, seed: int = 1, **settings: Any) -> Any:
+    return noise_addition.gaussian_privatizer(stddev=stddev, prng_key=seed, **settings)
 
 
 def run_loop(
@@ -57,6 +79,7 @@ def run_loop(
     transform: Callable[[Any], Any] = lambda sums: sums,
     clip: Any = None,
     canaries: int = 10,
+    dtype: Any = jnp.float32,
     **settings: Any,
 ) -> ConformanceFinding:
     """Train with an audit, and return what it found."""
@@ -80,7 +103,7 @@ def run_loop(
         return optax.apply_updates(params, jax.tree.map(lambda g: -0.01 * g, noisy)), state
 
     compiled = jax.jit(step)
-    params = make_params()
+    params = jax.tree.map(lambda p: p.astype(dtype), make_params())
     state = first = run.privatizer.init(params)
     batches = strategy.batch_iterator(RECORDS, 7) if drawn is None else drawn
     for batch in run.watch_batches(batches):

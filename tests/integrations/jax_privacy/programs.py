@@ -25,6 +25,9 @@ from tests.integrations.jax_privacy.loops import (
     SIGMA,
     STEPS,
     book,
+    book_cut,
+    book_fixed,
+    draw_fixed,
     gaussian,
     make_data,
     make_params,
@@ -53,6 +56,79 @@ def _without_bias() -> Any:
         return {**noisy, "w": noisy["w"].at[0].set(sums["w"][0])}, state
 
     return optax.GradientTransformation(own.init, update)
+
+
+def _draw_by_hand(draw: Callable[[Any, Any], Any]) -> Any:
+    """Add ``draw(key, step)`` standard deviations to the weights, without JAX-Privacy."""
+
+    def update(sums: Any, state: Any, params: Any = None) -> Any:
+        key, at = state
+        key, own, other = jax.random.split(key, 3)
+        noise = {"w": draw(own, at), "b": jax.random.normal(other)}
+        return jax.tree.map(lambda g, n: g + SIGMA * CLIP * n, sums, noise), (key, at + 1)
+
+    return optax.GradientTransformation(lambda _: (jax.random.key(2), jnp.zeros((), int)), update)
+
+
+def _tile(key: Any, step: Any) -> Any:
+    return jnp.tile(jax.random.normal(key, (FEATURES // 2,)), 2)
+
+
+def _decay(key: Any, step: Any) -> Any:
+    """Scale noise down from step to step, so that its variance is on average what is booked."""
+    variances = jnp.linspace(1.64, 0.36, STEPS)
+    return jnp.sqrt(variances)[step] * jax.random.normal(key, (FEATURES,))
+
+
+def _count_padding() -> Any:
+    own = clipped_grad(measure_loss, l2_clip_norm=CLIP)
+    return BoundedSensitivityCallable(
+        lambda params, batch, is_padding_example: own(params, batch), CLIP, False
+    )
+
+
+def _run_scan() -> ConformanceFinding:
+    """Take all steps in one compiled scan."""
+    grad, strategy = clipped_grad(measure_loss, l2_clip_norm=CLIP), poisson()
+    run = audited(
+        gaussian(SIGMA * CLIP), noise_multiplier=SIGMA, clip_norm=CLIP, books=book(),
+        records=RECORDS, batches=strategy, canaries=10,
+    )  # fmt: skip
+    drawn = run.watch_batches(strategy.batch_iterator(RECORDS, 7))
+    padded = np.stack([batch_selection.pad_to_multiple_of(each, 64) for each in drawn])
+    x, y = map(jnp.asarray, make_data())
+
+    def step(carry: Any, own: Any) -> Any:
+        params, state = carry
+        noisy, state = run.privatizer.update(
+            grad(params, (x[own], y[own]), is_padding_example=own < 0), state
+        )
+        return (jax.tree.map(lambda p, g: p - 0.01 * g, params, noisy), state), None
+
+    params = make_params()
+    jax.jit(lambda carry: jax.lax.scan(step, carry, padded))((params, run.privatizer.init(params)))
+    return run.conformance
+
+
+def _replay_optax(together: int = 1) -> ConformanceFinding:
+    """Replay optax's own aggregate, of the mean gradients of so many records each."""
+    params = {"w": 0.1 * jnp.ones(FEATURES), "b": jnp.zeros(())}
+
+    def step(batch: Any, key: Any) -> Any:
+        groups = batch[1].size // together
+        parts = [part[: groups * together].reshape(groups, together, *part.shape[1:])
+                 for part in batch]  # fmt: skip
+        grads = jax.vmap(lambda x, y: jax.grad(measure_loss)(params, (x, y)))(*parts)
+        privatizer = optax.contrib.differentially_private_aggregate(CLIP, SIGMA, key)
+        mean, _ = privatizer.update(grads, privatizer.init(params))
+        return jax.tree.map(lambda g: g * groups, mean)
+
+    x, y = make_data()
+    found = replay(
+        step, (x[:6], y[:6]), clip_norm=CLIP, noise_multiplier=SIGMA, steps=24, records=2
+    ).conformance
+    assert found is not None
+    return found
 
 
 def _uniform() -> Any:
@@ -220,6 +296,28 @@ WRONG: dict[str, tuple[Program, str]] = {
     "half the noise": (lambda: run_loop(gaussian(SIGMA * CLIP / 2)), "noise scale"),
     "noise without the clipping norm": (lambda: run_loop(gaussian(SIGMA)), "noise scale"),
     "uniform noise": (lambda: run_loop(_uniform()), "noise shape"),
+    "noise of half the weights, twice": (
+        lambda: run_loop(_draw_by_hand(_tile)),
+        "independence within a step",
+    ),
+    "noise that decays, of the booked variance on average": (
+        lambda: run_loop(_draw_by_hand(_decay)),
+        "noise scale",
+    ),
+    # JAX draws 128 values, none of which is beyond 2.9 standard deviations.
+    "bfloat16 weights, and noise of their type": (
+        lambda: run_loop(
+            gaussian(SIGMA * CLIP),
+            dtype=jnp.bfloat16,
+            strategy=poisson(steps=8 * STEPS),
+            books=book(steps=8 * STEPS),
+        ),
+        "noise shape",
+    ),
+    "padding that counts as the last record": (
+        lambda: run_loop(gaussian(SIGMA * CLIP), clip=_count_padding()),
+        "norm of the sum",
+    ),
     "a weight without noise": (lambda: run_loop(_without_bias()), "noise in every part"),
     "noise state not carried on": (
         lambda: run_loop(gaussian(SIGMA * CLIP), keep_state=False),
@@ -256,6 +354,26 @@ WRONG: dict[str, tuple[Program, str]] = {
         ),
         "batch sizes",
     ),
+    "batches that are cut off, booked as plain Poisson sampling": (
+        lambda: run_loop(gaussian(SIGMA * CLIP), strategy=poisson(truncated_batch_size=30)),
+        "sampler on the books",
+    ),
+    "batches that are cut off earlier than is booked": (
+        lambda: run_loop(
+            gaussian(SIGMA * CLIP), strategy=poisson(truncated_batch_size=30), books=book_cut(40)
+        ),
+        "sampler on the books",
+    ),
+    "fixed batches with half of the noise, booked as such with all of it": (
+        lambda: run_loop(
+            gaussian(SIGMA * CLIP / 2),
+            strategy=draw_fixed(),
+            books=book_fixed(),
+            steps=STEPS,
+            noise_multiplier=SIGMA / 2,
+        ),
+        "noise on the books",
+    ),
     "the same batches in every epoch": (
         lambda: run_loop(
             gaussian(SIGMA * CLIP), drawn=[*poisson(steps=6).batch_iterator(RECORDS, 4)] * 4
@@ -289,6 +407,10 @@ WRONG: dict[str, tuple[Program, str]] = {
         lambda: _replay(_mix_records),
         "sensitivity to a removed record",
     ),
+    "pairs of records clipped together": (
+        lambda: _replay_optax(2),
+        "sensitivity to a removed record",
+    ),
     "sum doubled before noise": (
         lambda: _replay(before=lambda sums: jax.tree.map(lambda g: 2 * g, sums)),
         "sensitivity to a removed record",
@@ -299,6 +421,12 @@ WRONG: dict[str, tuple[Program, str]] = {
 RIGHT: dict[str, Program] = {
     "Poisson sampling": lambda: run_loop(gaussian(SIGMA * CLIP)),
     "more noise than booked": lambda: run_loop(gaussian(2 * SIGMA * CLIP)),
+    "batches that are cut off as is booked": lambda: run_loop(
+        gaussian(SIGMA * CLIP), strategy=poisson(truncated_batch_size=30), books=book_cut(30)
+    ),
+    "fixed batches, booked as such": lambda: run_loop(
+        gaussian(SIGMA * CLIP), strategy=draw_fixed(), books=book_fixed(), steps=STEPS
+    ),
     "full batches": lambda: run_loop(
         gaussian(SIGMA * CLIP),
         strategy=poisson(1.0),
@@ -321,5 +449,13 @@ RIGHT: dict[str, Program] = {
     "correlated noise by a dense matrix": lambda: _run_correlated(_dense(COLUMN), _mix()),
     "plan of independent noise": lambda: _run_plan(strategy=np.ones(1)),
     "plan of banded noise": lambda: _run_plan(strategy=BANDS),
+    "bfloat16 weights, and noise in float32": lambda: run_loop(
+        gaussian(SIGMA * CLIP, dtype=jnp.float32),
+        dtype=jnp.bfloat16,
+        strategy=poisson(steps=8 * STEPS),
+        books=book(steps=8 * STEPS),
+    ),
+    "all steps in one scan": _run_scan,
     "one step, replayed": _replay,
+    "a step of optax's own aggregate, replayed": _replay_optax,
 }  # fmt: skip

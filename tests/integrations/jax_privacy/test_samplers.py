@@ -12,7 +12,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.integrations.jax_privacy import check
 from epsilometer.integrations.jax_privacy.samplers import recognise
 from epsilometer.sampling.samplers import BatchThenShuffle, Poisson, Sequential, Shuffle
-from tests.integrations.jax_privacy.loops import book
+from tests.integrations.jax_privacy.loops import book, book_cut, book_fixed, draw_fixed, poisson
 
 RECORDS = 1000
 SHUFFLED = grain.MapDataset.range(RECORDS).shuffle(seed=1)
@@ -74,6 +74,31 @@ def test_only_poisson_sampling_at_the_booked_rate_is_what_is_booked(
     assert found.verdict == verdict
     if found.epsilon_real is not None and verdict == "violated":
         assert found.epsilon_real.low > found.epsilon_reported
+
+
+@pytest.mark.parametrize(
+    ("books", "verdict"),
+    [
+        (book_cut(30), "conforms"),
+        (book_cut(28), "conforms"),
+        (book_cut(40), "violated"),
+        (book_cut(30, records=100), "violated"),  # of which hardly a batch would be cut off
+        (book(), "violated"),
+    ],
+)
+def test_batches_that_are_cut_off_are_what_is_booked_as_such(books: Any, verdict: str) -> None:
+    found = check(poisson(truncated_batch_size=30), books, records=240, delta=1e-5)
+    assert found.verdict == verdict
+    plain = check(poisson(), books, records=240, delta=1e-5)
+    assert plain.verdict == "conforms"  # none is cut off, which costs less
+
+
+def test_random_subsets_are_what_is_booked_as_such() -> None:
+    asked: dict[str, Any] = {"records": 240, "delta": 1e-5, "steps": 24}
+    assert check(draw_fixed(), book_fixed(), **asked).verdict == "conforms"
+    assert check(poisson(), book_fixed(), **asked).verdict == "conforms"
+    larger = batch_selection.FixedBatchSampling(batch_size=48, iterations=24)
+    assert check(larger, book_fixed(), **asked).verdict == "violated"
 
 
 def test_books_of_fewer_steps_than_the_strategy_has_do_not_stand() -> None:

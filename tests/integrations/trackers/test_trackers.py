@@ -2,6 +2,7 @@
 
 import math
 import os
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.integrations import tensorboard, wandb
 from tests.examples import AUDITS, a_bound, a_series, an_audit, an_estimate
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "trackers" / "log_audit.py"
 pytestmark = pytest.mark.filterwarnings("ignore")  # both warn of their own dependencies
 
 
@@ -129,3 +131,16 @@ def test_an_infinite_bound_stays_infinite(tmp_path: Path, run: Any) -> None:
     wandb.log_audit(audit, run=run)
     assert float(run.summary["privacy.epsilon_bound"]) == math.inf
     assert scalars(write(tmp_path / "board", audit, step=7))["privacy.epsilon_bound"] == math.inf
+
+
+def test_the_example_logs_to_both(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    example = runpy.run_path(str(EXAMPLE))
+    audit = example["audit_scores"]()
+    assert audit.verdict == judge.REFUTED
+    run.finish()  # it begins its own
+    example["log"](audit, "wandb", tmp_path)
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 1
+    example["log"](audit, "tensorboard", tmp_path / "board")
+    found = scalars(tmp_path / "board")["privacy.epsilon_bound"]
+    assert found == pytest.approx(audit.epsilon, rel=1e-6)

@@ -73,7 +73,7 @@ class PartResults(PublishedResults):
             advantages=self.found["attacks"]["advantages"] if attacks else None,
         )
         result = Audit(
-            subject=subject.title or type(subject.estimator).__name__,
+            subject=(subject.title or type(subject.estimator).__name__) + self._describe_attack(),
             claim=None,
             findings=(
                 *rules,
@@ -94,6 +94,16 @@ class PartResults(PublishedResults):
         )
         advice = advise(result, unmeasured=self._list_unmeasured())
         return msgspec.structs.replace(result, advice=tuple(advice))
+
+    def _describe_attack(self) -> str:
+        """Say how a model that was fitted elsewhere was attacked."""
+        if self.task.subject.fitted is None:
+            return ""
+        if "attacks" not in self.found:
+            return ", not attacked"
+        if self.task.target is None:
+            return ", attacked through models of its recipe"
+        return ", attacked with reference models"
 
     @property
     def measured(self) -> Measured:

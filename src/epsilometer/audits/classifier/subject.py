@@ -375,9 +375,8 @@ def _find_exact(subject: Classifier) -> tuple[Family, Callable[[], Removable]] |
     scaled = find_scaled(subject.estimator, subject.X, subject.y)
     if scaled is None:
         return None
-    (family, peeled), fit = scaled, scaled[0].fit_scaled
-    assert fit is not None  # or it would not have been found
-    return family, lambda: fit(peeled.last, peeled, subject.y)
+    family, peeled = scaled
+    return family, lambda: family.fit_peeled(peeled, subject.y)
 
 
 def _find_plain_family(subject: Classifier) -> Family | None:

@@ -305,6 +305,17 @@ class TokenizerVocabulary:
         return Counter({known[at]: many for at, many in ids.items() if at in known})
 
 
+def split_tokens(tokenizer: TokenizerVocabulary, canary: Canary) -> tuple[list[int], list[int]]:
+    """Return the tokens that prompt and text of a canary share, and those of its secret."""
+    prompt, whole = tokenizer.encode(canary.prompt), tokenizer.encode(canary.text)
+    shared = 0
+    for one, other in zip(prompt, whole, strict=False):
+        if one != other:
+            break
+        shared += 1
+    return whole[:shared], whole[shared:]
+
+
 def _list_parameters(function: Any) -> tuple[str, ...]:
     try:
         return tuple(inspect.signature(function).parameters)

@@ -1,6 +1,8 @@
 """Count the canaries in the batches that a language model is trained on."""
 
+import hashlib
 import io
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +14,7 @@ import scipy.stats
 
 from epsilometer._extras import needs
 from epsilometer._files import write_whole
-from epsilometer.audits.text.canaries import Canary, read_tokenizer
+from epsilometer.audits.text.canaries import Canary, read_tokenizer, split_tokens
 from epsilometer.audits.text.measuring import open_arrays
 from epsilometer.types import BoolArray, IntArray
 
@@ -28,10 +30,12 @@ class CanaryCounts:
     """How often each canary was in the batches of a training run, as the model got them.
 
     Attributes:
-        counts: Rows that held each canary up to its end, with a loss there; shape ``(n,)``.
+        counts: Rows that held each canary, with a loss on all tokens of its secret; shape ``(n,)``.
         rows: Rows of all batches.
         joined: Rows that held several canaries.
         records: Records of the training set; 0 where that is unknown.
+        unlabelled: Rows of unknown loss: labels were expected, and did not reach the model.
+        tokens: Digest of the tokens of all canaries; None where it is unknown.
         whole: Whether batches were watched from the first on.
         steps: Steps after which they were saved.
     """
@@ -40,13 +44,16 @@ class CanaryCounts:
     rows: int
     joined: int = 0
     records: int = 0
+    unlabelled: int = 0
+    tokens: int | None = None
     whole: bool = True
     steps: int = 0
 
     @property
     def trained(self) -> BoolArray | None:
         """Which canaries were trained on; None where that is not known of all."""
-        return self.counts > 0 if self.whole and self.rows else None
+        known = self.whole and self.rows and not self.unlabelled
+        return self.counts > 0 if known else None
 
     def take(self, chosen: BoolArray, places: slice) -> "CanaryCounts":
         """Return the counts of those of a group that are chosen."""
@@ -77,7 +84,7 @@ class CanaryCounts:
         if missing:
             yield (
                 f"Of {self.counts.size:,} planted of {named}, {missing:,} were in no batch as "
-                "whole texts with a loss on their end. Reach and power count the others alone."
+                "whole texts with a loss on their secret. Reach and power count the others alone."
             )
         elif self.is_short(declared):
             yield f"Planted of {named} were in batches less than half as often as declared."
@@ -98,13 +105,14 @@ class CanaryCounts:
             counts=self.counts + later.counts,
             rows=self.rows + later.rows,
             joined=self.joined + later.joined,
+            unlabelled=self.unlabelled + later.unlabelled,
             whole=self.whole and later.whole,
         )
 
     def save(self, folder: Path) -> None:
         """Write them beside the canaries, for their owner alone: they tell the coins."""
         packed = io.BytesIO()
-        np.savez(packed, **vars(self))
+        np.savez(packed, **{name: each for name, each in vars(self).items() if each is not None})
         write_whole(folder / COUNTS, packed.getvalue())
 
 
@@ -113,17 +121,29 @@ def load_counts(folder: Path) -> CanaryCounts | None:
     if not (folder / COUNTS).exists():
         return None
     with open_arrays(folder / COUNTS) as kept:
-        plain = {name: kept[name] for name in CanaryCounts.__dataclass_fields__}
+        plain = {name: kept[name] for name in {*kept} & {*CanaryCounts.__dataclass_fields__}}
         return CanaryCounts(
             **{name: each if each.ndim else each.item() for name, each in plain.items()}
         )
+
+
+def digest_tokens(every: Sequence[Sequence[int]]) -> int:
+    """Return a digest of the tokens of some texts: 63 bits, for comparison alone.
+
+    Example:
+        >>> digest_tokens([[1, 2], [3]]) == digest_tokens([[1], [2, 3]])
+        False
+    """
+    plain = json.dumps([list(ids) for ids in every]).encode("ascii")
+    return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "big") >> 1
 
 
 class BatchWatch:
     """Count canaries in the batches that a torch module is trained on, whatever made them.
 
     A row holds a canary where it has the tokens of its text, but for the first few: those may
-    differ after other text. What is truncated, masked, dropped or never drawn is not counted.
+    differ after other text. What is truncated, dropped or never drawn is not counted, nor where a
+    label masks a token of the secret.
 
     Guarantees: batches, weights and random streams stay as they are. Nothing waits for a GPU.
     Assumes: the module is called with token ids ``(rows, tokens)``, first or as ``input_ids``.
@@ -135,6 +155,8 @@ class BatchWatch:
         records: Records of the training set, where that is known.
         before: Counts of a run that goes on.
         compiled: Whether ``torch.compile`` is applied to the module; else such batches are unknown.
+        labelled: Whether the module gets ``labels``, of which -100 has no loss. The loss of rows
+            without them is then unknown; else all tokens are taken to have one.
 
     Example:
         >>> import torch
@@ -156,17 +178,23 @@ class BatchWatch:
         records: int = 0,
         before: CanaryCounts | None = None,
         compiled: bool = False,
+        labelled: bool = False,
     ) -> None:
         with needs("torch", extra="torch"):
             import torch
         self._torch, self.module = torch, module
-        self._records, self._before = records, before
+        self._records, self._before, self._labelled = records, before, labelled
         self._powers: dict[Any, Any] = {}
-        self._tables: list[tuple[int, Any]] = []  # lengths, and sorted hashes of ends of canaries
+        # Lengths, sorted hashes of ends of canaries, and how many of their tokens are secrets.
+        self._tables: list[tuple[int, Any, Any]] = []
         self._places = np.zeros(len(canaries), np.int64)  # of canaries, in all tables
-        encode = read_tokenizer(tokenizer).encode
-        self._fill_tables([encode(canary.text) for canary in canaries])
-        # By device: sums of every hash, then of rows and joined rows; and the tables there.
+        known = read_tokenizer(tokenizer)
+        parts = [split_tokens(known, canary) for canary in canaries]
+        every = [prompt + secret for prompt, secret in parts]
+        self._digest = digest_tokens(every)
+        self._fill_tables(every, np.array([len(secret) for _, secret in parts], np.int64))
+        # By device: sums of every hash, then of unlabelled rows, all rows and joined ones; and the
+        # tables there.
         self._devices: dict[Any, Any] = {}
         eager: Any = torch.compiler.disable
         see = eager(self._see) if compiled else self._see
@@ -191,6 +219,8 @@ class BatchWatch:
             rows=int(found[-2]),
             joined=int(found[-1]),
             records=self._records,
+            unlabelled=int(found[-3]),
+            tokens=self._digest,
         )
         return own if self._before is None else self._before.add(own)
 
@@ -207,21 +237,30 @@ class BatchWatch:
 
     def _count(self, ids: Any, named: Any) -> None:
         if ids.device not in self._devices:
-            tables = [(length, hashes.to(ids.device)) for length, hashes in self._tables]
+            tables = [
+                (length, hashes.to(ids.device), secrets.to(ids.device))
+                for length, hashes, secrets in self._tables
+            ]
             self._devices[ids.device] = self._make_sums(ids.device), tables
         sums, tables = self._devices[ids.device]
         labels, starts = named.get("labels"), named.get("position_ids")
+        masked = None  # tokens without a loss before each place
+        if labels is not None and labels.shape == ids.shape:
+            masked = self._torch.nn.functional.pad((labels == -100).cumsum(1), (1, 0))
+        elif self._labelled:
+            sums[-3] += ids.shape[0]
         ends = self._torch.arange(ids.shape[1], device=ids.device)
         first_end, last_start = ends.new_full((2, ids.shape[0], 1), ids.shape[1])
         last_start.fill_(-1)
         offset = 0
-        for length, hashes in tables:
+        for length, hashes, secrets in tables:
             if ids.shape[1] >= length:
                 found = self._hash(ids, length)
                 place = self._torch.searchsorted(hashes, found).clamp_(max=hashes.numel() - 1)
                 hit = hashes[place] == found
-                if labels is not None and labels.shape == ids.shape:
-                    hit &= labels[:, length - 1 :] != -100
+                if masked is not None:
+                    begin = ends[length - 1 :] + 1 - secrets[place]
+                    hit &= masked[:, length:] == masked.gather(1, begin)
                 sums.index_add_(0, (offset + place).flatten(), hit.flatten().long())
                 end = ends[length - 1 :].where(hit, ids.shape[1])
                 start = ends[: 1 - length or None].where(hit, -1)
@@ -234,7 +273,7 @@ class BatchWatch:
         else:  # several records in a row, which the model tells apart
             sums[-2] += ids.shape[0] if starts is None else (starts == 0).sum()
 
-    def _fill_tables(self, every: Sequence[Sequence[int]]) -> None:
+    def _fill_tables(self, every: Sequence[Sequence[int]], secrets: IntArray) -> None:
         torch = self._torch
         lengths = np.array([_choose_length(len(ids)) for ids in every])
         offset = 0
@@ -244,12 +283,14 @@ class BatchWatch:
                 [list(every[at][-length:]) for at in places.tolist()], dtype=torch.long
             )
             hashes, own = torch.unique(self._hash(ends, length)[:, 0], return_inverse=True)
-            self._tables.append((length, hashes))
+            most = np.ones(hashes.numel(), np.int64)  # tokens of one end that are secrets
+            np.maximum.at(most, own.numpy(), np.minimum(secrets[places], length))
+            self._tables.append((length, hashes, torch.from_numpy(most)))
             self._places[places] = offset + own.numpy()
             offset += hashes.numel()
 
     def _make_sums(self, device: Any) -> Any:
-        size = sum(hashes.numel() for _, hashes in self._tables) + 2
+        size = sum(hashes.numel() for _, hashes, _ in self._tables) + 3
         return self._torch.zeros(size, dtype=self._torch.long, device=device)
 
     def _hash(self, ids: Any, length: int) -> Any:

@@ -1,6 +1,7 @@
 """Measure canaries on a causal language model of torch, whoever wrote it."""
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,12 +10,18 @@ from numpy.typing import NDArray
 
 from epsilometer import _validate
 from epsilometer._extras import needs
-from epsilometer.audits.text.canaries import Canary, TokenizerVocabulary, read_tokenizer
-from epsilometer.audits.text.measuring import Measured
+from epsilometer.audits.text.canaries import (
+    Canary,
+    TokenizerVocabulary,
+    read_tokenizer,
+    split_tokens,
+)
+from epsilometer.audits.text.measuring import NEAR, Measured, bound_similarity
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
 
 _MOST_TOKENS = 64  # of a completion
+_FIRST_TOKENS = 2  # of it, before it is compared; twice as many each time after that
 
 
 class CausalModel:
@@ -27,10 +34,12 @@ class CausalModel:
 
     Args:
         module: A torch module: from transformers, PEFT, wrapped by Opacus, or your own. One with
-            ``generate``, as those of transformers have it, completes prompts by it.
+            ``generate``, as those of transformers have it, completes prompts by it; one that takes
+            ``logits_to_keep`` computes no others.
         tokenizer: With ``encode`` and ``decode``.
-        batch_size: Canaries that are measured at once.
-        completions: Whether prompts are completed too, by which memorisation is measured.
+        batch_size: Canaries that are measured at once, at most.
+        completions: Whether prompts are completed too, by which memorisation is measured; each up
+            to where it can no longer be near its secret.
 
     Example:
         >>> import torch
@@ -44,7 +53,7 @@ class CausalModel:
     """
 
     def __init__(
-        self, module: Any, tokenizer: Any, *, batch_size: int = 32, completions: bool = True
+        self, module: Any, tokenizer: Any, *, batch_size: int = 128, completions: bool = True
     ) -> None:
         with needs("torch", extra="torch"):
             import torch
@@ -55,38 +64,46 @@ class CausalModel:
         self.tokenizer: TokenizerVocabulary = read_tokenizer(tokenizer)
         self._batch_size, self._completions = batch_size, completions
         self._named = _takes_mask(module)
+        self._keeps = _takes(module, "logits_to_keep")
         self._generator: Any = getattr(module, "generate", None)
         self._ends = _list_ends(module)
 
     def measure(self, canaries: Sequence[Canary]) -> Measured:
         """Return ln p and rank of all tokens of secrets, and completions of prompts.
 
-        Canaries of about the same length are measured together, so that little is filled up.
+        Canaries of about the same length are measured together, so that little is filled up, and
+        logits are computed at the places of secrets alone, where the module can do so.
         """
         rows = [self._split(canary) for canary in canaries]
         log_probs: list[FloatArray] = [np.zeros(0)] * len(rows)
         ranks: list[FloatArray] = [np.zeros(0)] * len(rows)
         likeliest: list[list[int]] = [[]] * len(rows)
-        lengths = [len(prompt) + len(secret) for prompt, secret in rows]
-        for places in self._batches(np.argsort(lengths, kind="stable")):
+        sizes = [(len(secret).bit_length(), len(prompt) + len(secret)) for prompt, secret in rows]
+
+        def read(places: Sequence[int]) -> None:
             part = [rows[at] for at in places]
-            read = self._read(self._predict([one + two for one, two in part]), part)
+            every = self._read(part)
             ends = np.cumsum([len(secret) for _, secret in part])[:-1]
-            for at, *found in zip(places, *(np.split(each, ends) for each in read), strict=True):
+            for at, *found in zip(places, *(np.split(each, ends) for each in every), strict=True):
                 log_probs[at], ranks[at], likeliest[at] = found[0], found[1], found[2].tolist()
-        completions = self._complete(rows, likeliest) if self._completions else ()
+
+        self._take_batches(sorted(range(len(rows)), key=sizes.__getitem__), read)
+        completions = self._complete(canaries, rows, likeliest) if self._completions else ()
         return Measured(log_probs=tuple(log_probs), ranks=tuple(ranks), completions=completions)
 
     def find_unlikely(self, prompts: Sequence[str], count: int) -> list[list[str]]:
         """Return this many of the least likely next tokens of each prompt, least likely first."""
         texts = self.tokenizer.texts_by_id()
         known = np.array(sorted(texts))
-        found = []
-        for rows in self._batches([self._encode(prompt) for prompt in prompts]):
-            for row, ids in zip(self._predict(rows), rows, strict=True):
-                last = row[len(ids) - 1].float().cpu().numpy()
+        found: list[list[str]] = []
+
+        def choose(places: Sequence[int]) -> None:
+            for row in self._predict_next([self._encode(prompts[at]) for at in places]):
+                last = row.float().cpu().numpy()
                 order = known[np.argsort(last[known], kind="stable")[:count]]
                 found.append([texts[int(at)] for at in order])
+
+        self._take_batches(range(len(prompts)), choose)
         return found
 
     def _encode(self, text: str) -> list[int]:
@@ -98,27 +115,32 @@ class CausalModel:
 
     def _split(self, canary: Canary) -> tuple[list[int], list[int]]:
         """Return the tokens that prompt and text share, and those of the secret."""
-        prompt, whole = self._encode(canary.prompt), self.tokenizer.encode(canary.text)
-        shared = 0
-        for one, other in zip(prompt, whole, strict=False):
-            if one != other:
-                break
-            shared += 1
-        if shared == 0:
-            return prompt, self.tokenizer.encode(canary.secret)
-        return whole[:shared], whole[shared:]
+        shared, secret = split_tokens(self.tokenizer, canary)
+        if not shared:
+            return self._encode(canary.prompt), self.tokenizer.encode(canary.secret)
+        return shared, secret
 
-    def _batches(self, rows: Any) -> Iterator[Any]:
-        for start in range(0, len(rows), self._batch_size):
-            yield rows[start : start + self._batch_size]
+    def _take_batches(self, places: Sequence[int], take: Callable[[Sequence[int]], None]) -> None:
+        """Go through all places, fewer at once from where the memory of a GPU does not suffice."""
+        begun = 0
+        while begun < len(places):
+            part = places[begun : begun + self._batch_size]
+            try:
+                take(part)
+            except self._torch.cuda.OutOfMemoryError:  # it must not cost the trained model
+                if len(part) == 1:
+                    raise
+                self._batch_size = len(part) // 2
+            else:
+                begun += len(part)
 
-    def _read(
-        self, logits: Any, rows: Sequence[tuple[list[int], list[int]]]
-    ) -> tuple[NDArray[Any], ...]:
+    def _read(self, rows: Sequence[tuple[list[int], list[int]]]) -> tuple[NDArray[Any], ...]:
         """Return ln p and rank of the tokens of all secrets, and the likeliest tokens there."""
         torch = self._torch
+        first = min(len(prompt) for prompt, _ in rows) - 1  # place that something is read from
+        logits = self._predict([prompt + secret[:-1] for prompt, secret in rows], first)
         at = [
-            (place, len(prompt) - 1 + step, token)
+            (place, len(prompt) - 1 + step - first, token)
             for place, (prompt, secret) in enumerate(rows)
             for step, token in enumerate(secret)
         ]
@@ -127,24 +149,41 @@ class CausalModel:
         own = values.gather(1, token[:, None])
         found = (own - values.logsumexp(1, keepdim=True))[:, 0].double()
         rank = (values > own).sum(1).double()
-        values[:, [each for each in self._ends if each < values.shape[1]]] = -torch.inf
-        return tuple(each.cpu().numpy() for each in (found, rank, values.argmax(1)))
+        if self._completions:
+            values[:, [each for each in self._ends if each < values.shape[1]]] = -torch.inf
+            token = values.argmax(1)
+        return tuple(each.cpu().numpy() for each in (found, rank, token))
 
-    def _predict(self, rows: Sequence[list[int]]) -> Any:
-        """Return logits of rows that are filled up on the right, where nothing sees it."""
+    def _predict(self, rows: Sequence[list[int]], first: int) -> Any:
+        """Return logits, from a place on, of rows that are filled up on the right.
+
+        Nothing sees what fills them up.
+        """
         torch, longest = self._torch, max(map(len, rows))
-        ids = torch.zeros(len(rows), longest, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for place, row in enumerate(rows):
-            ids[place, : len(row)] = torch.tensor(row)
-            mask[place, : len(row)] = 1
+        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
         device = next(self._module.parameters()).device
+        more = {"logits_to_keep": longest - first} if self._keeps else {}
         with self._evaluating(), torch.no_grad():
             if self._named:
-                found = self._module(input_ids=ids.to(device), attention_mask=mask.to(device))
+                sizes = torch.tensor([len(row) for row in rows])
+                mask = (torch.arange(longest) < sizes[:, None]).long().to(device)
+                found = self._module(input_ids=ids.to(device), attention_mask=mask, **more)
             else:
-                found = self._module(ids.to(device))
-        return getattr(found, "logits", found)
+                found = self._module(ids.to(device), **more)
+        logits = getattr(found, "logits", found)
+        if logits.shape[1] < longest - first:
+            raise InvalidArgument(
+                f"Expected logits of {longest} tokens from the model, got {logits.shape[1]}."
+            )
+        return logits[:, first - longest :]  # prompt tuning puts places of its own before them
+
+    def _predict_next(self, rows: Sequence[list[int]]) -> Any:
+        """Return logits of what follows each row."""
+        first = min(map(len, rows)) - 1
+        logits = self._predict(rows, first)
+        places = self._torch.arange(len(rows), device=logits.device)
+        last = self._torch.tensor([len(ids) - 1 - first for ids in rows], device=logits.device)
+        return logits[places, last]
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -157,27 +196,51 @@ class CausalModel:
                 each.training = mode
 
     def _complete(
-        self, rows: Sequence[tuple[list[int], list[int]]], likeliest: Sequence[list[int]]
+        self,
+        canaries: Sequence[Canary],
+        rows: Sequence[tuple[list[int], list[int]]],
+        likeliest: Sequence[list[int]],
     ) -> tuple[str, ...]:
         """Return what greedily follows each prompt, as long as its secret.
 
         Where a completion begins as the secret does, measuring the secret has shown its tokens, up
-        to the first that differs: only what follows that one is computed here.
+        to the first that differs: only what follows that one is computed here. What can no longer
+        be near its secret ends there.
         """
-        said, missing = [], []
+        said, wanted = [], []
         for (_, secret), whole in zip(rows, likeliest, strict=True):
             best = whole[:_MOST_TOKENS]
             differs = (at for at, token in enumerate(best) if token != secret[at])
             said.append(best[: next(differs, len(best)) + 1])
-            missing.append(len(best) - len(said[-1]))
+            wanted.append(len(best))
         follow = self._generate if callable(self._generator) else self._grow
-        order = [int(at) for at in np.argsort(missing, kind="stable") if missing[at]]
-        for places in self._batches(order):
-            prompts = [rows[at][0] + said[at] for at in places]
-            found = follow(prompts, missing[places[-1]])
+        going, count = list(range(len(rows))), _FIRST_TOKENS
+
+        def lengthen(places: Sequence[int]) -> None:
+            steps = max(min(count, wanted[at] - len(said[at])) for at in places)
+            found = follow([rows[at][0] + said[at] for at in places], steps)
             for at, ids in zip(places, found, strict=True):
-                said[at] = said[at] + ids[: missing[at]]
+                said[at] = (said[at] + ids)[: wanted[at]]
+
+        while going := self._list_going(canaries, said, wanted, going):
+            going.sort(key=lambda at: min(count, wanted[at] - len(said[at])))
+            self._take_batches(going, lengthen)
+            count *= 2
         return tuple(self.tokenizer.decode(ids) for ids in said)
+
+    def _list_going(
+        self,
+        canaries: Sequence[Canary],
+        said: Sequence[list[int]],
+        wanted: Sequence[int],
+        going: Sequence[int],
+    ) -> list[int]:
+        """Return the completions that have not ended, and may still be near their secrets."""
+        left = [at for at in going if len(said[at]) < wanted[at]]
+        most = bound_similarity(
+            [canaries[at].secret for at in left], [self.tokenizer.decode(said[at]) for at in left]
+        )
+        return [at for at, near in zip(left, most, strict=True) if near >= NEAR]
 
     def _generate(self, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
         """Return this many likeliest tokens after each prompt, by the module's own ``generate``.
@@ -208,10 +271,8 @@ class CausalModel:
         """Return so many likeliest tokens after each prompt, of a module that only predicts."""
         so_far = [list(prompt) for prompt in prompts]
         for _ in range(count):
-            logits = self._predict(so_far)
-            last = self._torch.tensor([len(ids) - 1 for ids in so_far], device=logits.device)
-            places = self._torch.arange(len(so_far), device=logits.device)
-            for ids, token in zip(so_far, logits[places, last].argmax(1).tolist(), strict=True):
+            found = self._predict_next(so_far).argmax(1).tolist()
+            for ids, token in zip(so_far, found, strict=True):
                 ids.append(token)
         return [ids[len(prompt) :] for ids, prompt in zip(so_far, prompts, strict=True)]
 
@@ -220,6 +281,13 @@ def _list_ends(module: Any) -> list[int]:
     """Return the tokens that end a text for ``generate``, which no completion has."""
     found = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
     return [] if found is None or not hasattr(module, "generate") else np.atleast_1d(found).tolist()
+
+
+def _takes(module: Any, name: str) -> bool:
+    """Tell whether a module, or what PEFT wraps, takes an argument of this name."""
+    unwrap = getattr(module, "get_base_model", None)
+    inner = unwrap() if callable(unwrap) else module
+    return name in inspect.signature(inner.forward).parameters
 
 
 def _takes_mask(module: Any) -> bool:

@@ -73,6 +73,7 @@ class Forecast:
 
 def forecast_audit(
     wanted: Sequence[TextCanaries],
+    planted: Sequence[int],
     *,
     claim: Claim | None,
     delta: float,
@@ -84,6 +85,7 @@ def forecast_audit(
 
     Args:
         wanted: Canaries, one entry per kind.
+        planted: How many of each the coins chose, as the audit will count them.
         claim: What is claimed, if anything.
         delta: δ.
         confidence: Confidence of all bounds together.
@@ -94,7 +96,7 @@ def forecast_audit(
     _validate.whole(1, views=views)
     each_confidence = 1 - (1 - confidence) / (views * len(wanted))
     kinds = []
-    for each in wanted:
+    for each, many in zip(wanted, planted, strict=True):
         asked = Question(
             delta=delta,
             confidence=each_confidence,
@@ -102,12 +104,11 @@ def forecast_audit(
             paired=paired,
             replaced=paired and claim is not None and claim.adjacency == "replace",
         )
-        planted = each.count // 2
         reach, power = forecast_view(
             asked,
             None if claim is None else claim.epsilon,
-            learnt=(planted, 0),
-            size=(planted, each.count - planted),
+            learnt=(many, 0),
+            size=(many, each.count - many),
         )
         kinds.append(
             KindForecast(

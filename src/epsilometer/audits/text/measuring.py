@@ -5,6 +5,7 @@ alone, given the prompt.
 """
 
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from epsilometer._files import read_plain, write_whole
 from epsilometer.audits.text.canaries import Canary
 from epsilometer.core.registry import Registry
 from epsilometer.errors import InvalidArgument, UnreadableFile
-from epsilometer.types import FloatArray
+from epsilometer.types import FloatArray, IntArray
 
 MEASUREMENTS = "measurements.npz"
+NEAR = 0.8  # of letters, from which on a completion is near
 _LARGEST = 1 << 30
+_CUT = re.compile("\ufffd{1,3}$")  # bytes of a letter that may yet be completed
 _LEAST_LIKELY = 0.2  # share of tokens that min-k takes (Shi et al. 2024)
 
 
@@ -99,12 +102,7 @@ def score_completion(
     """Score by how much of the secret a completion of the prompt repeats: for text alone."""
     if not model.completions:
         raise InvalidArgument("Expected completions for the score 'completion', got none.")
-    return np.array(
-        [
-            compare_texts(canary.secret, said)
-            for canary, said in zip(canaries, model.completions, strict=True)
-        ]
-    )
+    return compare_texts([canary.secret for canary in canaries], model.completions)
 
 
 SCORES: Registry[Score] = Registry(
@@ -135,26 +133,60 @@ def choose_scores(
     return tuple(names)
 
 
-def compare_texts(secret: str, said: str) -> float:
-    """Return how near the beginning of what was said is to a secret: 1 where it is the secret.
+def compare_texts(secrets: Sequence[str], said: Sequence[str]) -> FloatArray:
+    """Return how near the beginning of each text is to its secret: 1 where it is the secret.
 
     One minus the edit distance of letters over the length of the secret, at least 0.
 
     Example:
-        >>> compare_texts("abcd", "abcd and more"), compare_texts("abcd", "abxd")
-        (1.0, 0.75)
+        >>> compare_texts(["abcd", "abcd"], ["abcd and more", "abxd"])
+        array([1.  , 0.75])
     """
-    wanted, found = secret.strip(), said.lstrip()[: len(secret.strip())]
-    if not wanted:
-        return 1.0
-    letters = np.array([ord(each) for each in found], np.int64)
-    places = np.arange(letters.size + 1)
-    distances = places
-    for number, letter in enumerate(wanted, start=1):
-        row = np.minimum(distances[1:] + 1, distances[:-1] + (letters != ord(letter)))
-        row = np.concatenate([[number], row])
-        distances = np.minimum.accumulate(row - places) + places  # letters that were inserted
-    return max(0.0, 1 - float(distances[-1]) / len(wanted))
+    lengths, distances = _measure_distances(secrets, said)
+    last = distances[np.arange(lengths.size), lengths]
+    return np.asarray(1 - np.minimum(last, lengths) / np.maximum(lengths, 1))
+
+
+def bound_similarity(secrets: Sequence[str], said: Sequence[str]) -> FloatArray:
+    """Return how near to its secret a text can be at most that begins as each of these does.
+
+    Example:
+        >>> bound_similarity(["abcd", "abcd"], ["a", "xy"])
+        array([1. , 0.5])
+    """
+    lengths, distances = _measure_distances(secrets, [_CUT.sub("", each) for each in said])
+    beyond = np.arange(distances.shape[1]) > lengths[:, None]
+    least = np.where(beyond, distances.max(initial=0) + 1, distances).min(1)
+    return np.asarray(1 - np.minimum(least, lengths) / np.maximum(lengths, 1))
+
+
+def _measure_distances(secrets: Sequence[str], said: Sequence[str]) -> tuple[IntArray, IntArray]:
+    """Return lengths of secrets, and the edit distance of each text to every start of its secret.
+
+    Columns of the second are lengths of starts. Of a text, as many letters count as a secret has.
+    """
+    wanted = [each.strip() for each in secrets]
+    found = [text.lstrip()[: len(secret)] for secret, text in zip(wanted, said, strict=True)]
+    letters, others = _list_letters(wanted), _list_letters(found)
+    places = np.arange(letters.shape[1] + 1)
+    distances = np.tile(places, (len(wanted), 1))
+    sizes = np.array([len(each) for each in found], np.int64)
+    for number in range(others.shape[1]):
+        row = np.empty_like(distances)
+        row[:, 0] = number + 1
+        changed = distances[:, :-1] + (letters != others[:, number, None])
+        np.minimum(distances[:, 1:] + 1, changed, out=row[:, 1:])
+        row = np.minimum.accumulate(row - places, axis=1) + places  # letters that were inserted
+        distances = np.where((number < sizes)[:, None], row, distances)
+    return np.array([len(each) for each in wanted], np.int64), distances
+
+
+def _list_letters(texts: Sequence[str]) -> IntArray:
+    """Return the letters of texts as one table; -1 where a text has ended."""
+    table = np.full((len(texts), max(map(len, texts), default=0)), -1, np.int64)
+    for row, text in zip(table, texts, strict=True):
+        row[: len(text)] = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)
+    return table
 
 
 def _average(name: str, tokens: tuple[FloatArray, ...]) -> FloatArray:

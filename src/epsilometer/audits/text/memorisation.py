@@ -6,12 +6,10 @@ import numpy as np
 import scipy.stats
 
 from epsilometer.audits.text.canaries import Canary
-from epsilometer.audits.text.measuring import Measured, compare_texts
+from epsilometer.audits.text.measuring import NEAR, Measured, compare_texts
 from epsilometer.core.memorisation import MemorisationFinding
 from epsilometer.stats.binomial import clopper_pearson_lower, clopper_pearson_upper
 from epsilometer.types import BoolArray, FloatArray
-
-NEAR = 0.8  # of letters, from which on a completion is near
 
 
 def measure_memorisation(
@@ -38,12 +36,7 @@ def measure_memorisation(
     """
     if not measured.completions or not included.any():
         return None
-    close = np.array(
-        [
-            compare_texts(canary.secret, said)
-            for canary, said in zip(canaries, measured.completions, strict=True)
-        ]
-    )
+    close = compare_texts([canary.secret for canary in canaries], measured.completions)
     planted, held = int(included.sum()), int((~included).sum())
     exact = _limit_share(int((close[included] == 1).sum()), planted, confidence)
     near = _limit_share(int((close[included] >= NEAR).sum()), planted, confidence)

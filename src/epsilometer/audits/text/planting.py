@@ -1,7 +1,7 @@
 """Plant canaries in a dataset of texts by coins, and keep coins and texts private."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -92,6 +92,8 @@ class PlantedTexts:
     ) -> Forecast:
         """Say before training what the audit will be able to refute.
 
+        Reach and power are those of the audit itself, if planted texts are trained on as declared.
+
         Args:
             claim: The claimed ε, whose power is computed.
             delta: δ, where there is no ``Claim``.
@@ -103,7 +105,7 @@ class PlantedTexts:
             >>> texts = ["to be or not to be", "that is the question"]
             >>> planted = em.plant_texts(texts, canaries=em.TextCanaries(count=1000))
             >>> print(planted.forecast(delta=1e-5))
-            1,000 canaries (random) can refute claims up to ε = 5.8 at δ = 1e-05.
+            1,000 canaries (random) can refute claims up to ε = 5.7 at δ = 1e-05.
         """
         stated = as_claim(claim, delta=delta)
         at = delta if stated is None else stated.delta
@@ -111,6 +113,7 @@ class PlantedTexts:
             raise InvalidArgument("Expected delta, got none. Pass delta=1e-5 or a Claim.")
         return forecast_audit(
             self.wanted,
+            [int(self.included[places].sum()) for _, places in self.groups],
             claim=stated,
             delta=at,
             confidence=confidence,
@@ -308,10 +311,10 @@ class _Records:
                 f"Expected a dataset with a length, got {type(dataset).__name__}. Canaries need "
                 "places among the records: take a map-style dataset."
             )
-        if isinstance(dataset, (str, bytes)) or not hasattr(dataset, "__getitem__"):
+        if isinstance(dataset, (str, bytes, Mapping)) or not hasattr(dataset, "__getitem__"):
             raise InvalidArgument(
-                "Expected a list of texts, a datasets.Dataset or a map-style dataset of torch, "
-                f"got {type(dataset).__name__}."
+                "Expected a list of texts, a datasets.Dataset (one split) or a map-style dataset "
+                f"of torch, got {type(dataset).__name__}."
             )
         self._dataset, self._column, self._make_row = dataset, column, make_row
         self._columns = getattr(dataset, "column_names", None)  # of datasets.Dataset

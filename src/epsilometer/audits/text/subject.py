@@ -1,6 +1,6 @@
 """Audit a language model by canaries that were planted in its training texts."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,12 @@ import numpy as np
 import scipy.stats
 
 from epsilometer.audits.text.canaries import TextCanaries
-from epsilometer.audits.text.canary_counts import COUNTS, CanaryCounts, load_counts
+from epsilometer.audits.text.canary_counts import (
+    COUNTS,
+    CanaryCounts,
+    digest_tokens,
+    load_counts,
+)
 from epsilometer.audits.text.measuring import (
     SCORES,
     Measured,
@@ -31,6 +36,7 @@ from epsilometer.files.readers import hash_file
 from epsilometer.types import BoolArray, FloatArray
 
 _TRAINED = 1e-4  # chance that a reference which was not trained on the canaries seems to be
+_UNCHANGED = 1e-4  # of ln p, which two computations of the same model may differ by
 _WORDS = {
     "loss": "the loss of its text",
     "reference": "its loss against a reference model",
@@ -82,6 +88,8 @@ class LanguageModel:
         reference: The same of the model before training, or of another; for ``reference``.
         counts: How often each canary was in the batches of training, as a ``BatchWatch`` counts
             them; None where nobody did. Canaries that were in none do not count for the reach.
+        trained: Whether you vouch that all planted texts were trained on as whole texts, where
+            ``counts`` does not tell. Without either, no claim is cleared.
         scores: Among ``loss``, ``reference``, ``rank``, ``min-k`` and ``completion``. By default
             ``reference`` where there is one, else ``loss``, else ``completion``.
         memorisation: Whether extraction and exposure are measured too.
@@ -104,6 +112,7 @@ class LanguageModel:
     _: KW_ONLY
     reference: Any = field(default=None, metadata=DATA)
     counts: Any = field(default=None, metadata=DATA)
+    trained: bool = False
     scores: tuple[str, ...] | None = None
     memorisation: bool = True
     title: str = "a language model"
@@ -141,16 +150,19 @@ SUBJECTS = (LanguageModel,)
 def run_audit(subject: LanguageModel, request: Request) -> Audit:
     """Measure the canaries on the model, and judge the claim by what the scores prove."""
     planted = subject.planted
+    _refuse_other_tokens(subject)
     model, reference = measure_models(subject)
     claim = request.fill_claim(unit="record")
     if claim is not None and planted.design == "coins":
         claim = request.fill_claim(unit="record", adjacency="add_remove")
-    findings = list_findings(subject, request, model, reference, claim)
+    names = choose_scores(subject.scores, model, reference)
+    scores = {name: SCORES[name](model, reference, planted.canaries) for name in names}
+    findings = list_findings(subject, request, model, reference, claim, scores)
     return Audit(
         subject=subject.title,
         claim=claim,
         findings=tuple(findings),
-        caveats=tuple(_list_caveats(subject, model, reference)),
+        caveats=tuple(_list_caveats(subject, model, reference, names)),
         cites=_cite(subject, planted),
         provenance=request.make_provenance(subject),
     )
@@ -167,19 +179,33 @@ def measure_models(subject: LanguageModel) -> tuple[Measured, Measured | None]:
     return model, reference
 
 
+def _refuse_other_tokens(subject: LanguageModel) -> None:
+    """Refuse to measure canaries as other tokens than those that were counted in training."""
+    tokenizer = getattr(subject.model, "tokenizer", None)
+    if subject.counts is None or tokenizer is None or subject.counts.tokens is None:
+        return
+    known = subject.counts.tokens
+    found = digest_tokens([tokenizer.encode(each.text) for each in subject.planted.canaries])
+    if found != known:
+        raise InvalidArgument(
+            "Expected the tokenizer of training, got one that splits canaries into other tokens: "
+            "the model was not trained on these. Give the tokenizer that it was trained with."
+        )
+
+
 def list_findings(
     subject: LanguageModel,
     request: Request,
     model: Measured,
     reference: Measured | None,
     claim: Claim | None,
+    computed: dict[str, FloatArray],
 ) -> Iterator[Finding]:
     """Return a view for each kind of canaries and each score, and what was memorised."""
     planted: PlantedTexts = subject.planted
-    names = choose_scores(subject.scores, model, reference)
-    computed = {name: SCORES[name](model, reference, planted.canaries) for name in names}
-    views = len(names) * len(planted.groups)
+    views = len(computed) * len(planted.groups)
     counts: CanaryCounts | None = subject.counts
+    unchanged = _is_unchanged(model, reference)
     for wanted, places in planted.groups:
         copies = wanted.repetitions
         if counts is not None:
@@ -194,16 +220,18 @@ def list_findings(
             and claim.adjacency == "replace",
             seed=request.seed,
         )
-        for name in names:
+        for name, every in computed.items():
             scores = split_scores(
                 planted,
                 places,
-                computed[name],
+                every,
                 title=f"{name_group(wanted)}, by {_WORDS.get(name, name)}",
                 adversary=subject.adversary,
             )
-            told = computed[name][places] > -np.inf
-            if name == "reference" and _is_trained(planted, places, reference):
+            told = every[places] > -np.inf
+            learnt_before = name == "reference" and _is_trained(planted, places, reference)
+            alike = name == "completion" and len(set(model.completions[places])) == 1
+            if unchanged or learnt_before or alike:
                 told = np.zeros_like(told)
             yield measure_view(
                 scores,
@@ -217,7 +245,7 @@ def list_findings(
                 _take_part(model, places),
                 planted.canaries[places],
                 planted.included[places],
-                scores=computed[names[0]][places] if model.log_probs else None,
+                scores=next(iter(computed.values()))[places] if model.log_probs else None,
                 confidence=request.confidence,
                 named=name_group(wanted),
             )
@@ -264,11 +292,11 @@ def _take_part(measured: Measured, places: slice) -> Measured:
 def _count_learnt(subject: LanguageModel, places: slice, told: BoolArray) -> tuple[int, int]:
     """Return how many planted and held-out canaries were trained on and have a score.
 
-    Where nobody watched, planted ones are taken to be trained on.
+    Where nobody watched, planted ones were trained on if somebody vouches for it.
     """
     included = subject.planted.included[places]
     trained = None if subject.counts is None else subject.counts.trained
-    learnt = (included if trained is None else trained[places]) & told
+    learnt = (included & subject.trained if trained is None else trained[places]) & told
     return int(learnt[included].sum()), int(learnt[~included].sum())
 
 
@@ -287,8 +315,24 @@ def _is_trained(planted: PlantedTexts, places: slice, reference: Measured | None
     return bool(found.pvalue < _TRAINED)
 
 
+def _is_unchanged(model: Measured, reference: Measured | None) -> bool:
+    """Tell whether a model says of every token what its reference says: nothing trained it.
+
+    It may be the reference itself, as where an adapter was not loaded.
+    """
+    if reference is None or not model.log_probs or not reference.log_probs:
+        return False
+    after, before = (np.concatenate(each.log_probs) for each in (model, reference))
+    return after.shape == before.shape and bool(
+        np.allclose(after, before, rtol=0, atol=_UNCHANGED, equal_nan=True)
+    )
+
+
 def _list_caveats(
-    subject: LanguageModel, model: Measured, reference: Measured | None
+    subject: LanguageModel,
+    model: Measured,
+    reference: Measured | None,
+    names: Collection[str],
 ) -> Iterator[str]:
     planted: PlantedTexts = subject.planted
     yield (
@@ -300,8 +344,18 @@ def _list_caveats(
     if len({wanted.kind for wanted in planted.wanted}) < len(planted.wanted):
         yield "Canaries of one kind were planted in several groups."
     yield from _describe_training(subject)
+    if _is_unchanged(model, reference):
+        yield (
+            "The model gives every canary the probabilities of its reference: training did not "
+            "change it, or this is not the trained model, as where its adapter is not loaded."
+        )
     used = reference is not None and (subject.scores is None or "reference" in subject.scores)
     for wanted, places in planted.groups:
+        if "completion" in names and len(set(model.completions[places])) == 1:
+            yield (
+                f"To all prompts of {name_group(wanted)} there was one answer, as of an address "
+                "that refuses: it tells nothing of what the model learned."
+            )
         longest = max((tokens.size for tokens in model.log_probs[places]), default=0)
         if wanted.kind == "new" and longest > wanted.secret_length:
             yield (
@@ -323,9 +377,18 @@ def _describe_training(subject: LanguageModel) -> Iterator[str]:
     """Say what is known of the batches, where they were not as declared."""
     planted, found = subject.planted, subject.counts
     if found is None or found.trained is None:
+        unseen = 0 if found is None else found.unlabelled
         yield (
-            "It was not watched, or not from the first step on, whether planted texts were trained "
-            "on: reach and power take it for granted. PrivacyAudit and BatchWatch watch it."
+            f"The model got {unseen:,} rows without labels, so that it is unknown which of their "
+            "tokens had a loss"
+            if unseen
+            else "It was not watched, or not from the first step on, whether planted texts were "
+            "trained on"
+        ) + (
+            ": trained=True vouches for it, and reach and power rest on that."
+            if subject.trained
+            else ". So no claim is cleared: watch it by PrivacyAudit or BatchWatch, or vouch for "
+            "it by trained=True."
         )
         return
     wrong = int((~planted.included & found.trained).sum())

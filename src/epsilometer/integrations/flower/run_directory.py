@@ -35,6 +35,7 @@ _MODES = {
     "virtual": "canaries were nodes beside the real ones",
     "mod": "canaries were planted by canary_mod, in the clients",
 }
+_RESULTS = ("result.json", "report.html")
 _log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
 
 
@@ -97,8 +98,10 @@ def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str
     except InvalidArgument as problem:
         said = [str(problem), *said]
         _log.warning("epsilometer: nothing to judge. %s", problem)
+        for name in _RESULTS:  # what an earlier round seemed to show is no result either
+            (folder / name).unlink(missing_ok=True)
     else:
-        for name in ("result.json", "report.html"):
+        for name in _RESULTS:
             write_whole(folder / name, render(audit, Path(name).suffix))
         for bound in audit.bounds:
             _log.info("epsilometer: %s: %s", bound.adversary, bound)

@@ -61,6 +61,8 @@ class PrivacyAudit(TrainerCallback):
             with Opacus ``lambda optimizer, loader: audited(engine, optimizer, loader)``.
         accountant: Has ``history`` and ``get_epsilon``, as those of Opacus. Its books are
             compared with what happens; not needed with ``watch``.
+        trained: As of ``LanguageModel``: for a loss that the Trainer computes outside the model, as
+            with label smoothing, or a model that is compiled before.
         tokenizer: Where the Trainer has none.
         batch_size: Canaries that are measured at once.
         card: Whether ``README.md`` is written.
@@ -80,8 +82,9 @@ class PrivacyAudit(TrainerCallback):
         scores: Sequence[str] | None = None,
         watch: Callable[[Any, Any], Any] | None = None,
         accountant: Any = None,
+        trained: bool = False,
         tokenizer: Any = None,
-        batch_size: int = 32,
+        batch_size: int = 128,
         card: bool = True,
         seed: int = 0,
     ) -> None:
@@ -99,7 +102,7 @@ class PrivacyAudit(TrainerCallback):
                 f"Expected an accountant with history, got {type(accountant).__name__}."
             )
         self._confidence, self._scores = confidence, None if scores is None else tuple(scores)
-        self._watch_with, self._accountant = watch, accountant
+        self._watch_with, self._accountant, self._trained = watch, accountant, trained
         self._tokenizer, self._batch_size = tokenizer, batch_size
         self._card, self._seed = card, seed
         self._reference: Measured | None = None
@@ -200,6 +203,7 @@ class PrivacyAudit(TrainerCallback):
                 self._planted,
                 reference=self._reference,
                 counts=counts,
+                trained=self._trained,
                 scores=self._scores,
                 title=f"{type(parts.get('model')).__name__}, {state.global_step:,} steps",
             ),
@@ -238,6 +242,7 @@ class PrivacyAudit(TrainerCallback):
             records=_count_records(parts.get("train_dataloader")),
             before=before,
             compiled=bool(args.torch_compile),
+            labelled=True,
         )
 
     def _end_counts(self, args: Any, state: Any) -> CanaryCounts:

@@ -7,7 +7,9 @@ from typing import Any
 from epsilometer._extras import needs
 from epsilometer.audits.text.canary_counts import load_counts
 from epsilometer.audits.text.causal_model import CausalModel
+from epsilometer.audits.text.measuring import MEASUREMENTS, load_measured
 from epsilometer.audits.text.planting import load_planted
+from epsilometer.errors import InvalidArgument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +21,8 @@ class SavedModel:
     Attributes:
         folder: Where ``plant_texts(out=…)`` wrote.
         model: The trained model, with its tokenizer; or a PEFT adapter.
-        reference: The model before training; None for none.
+        reference: The model before training; None for what ``PrivacyAudit`` measured of it, if it
+            did.
     """
 
     folder: Path
@@ -28,9 +31,11 @@ class SavedModel:
 
     def load(self) -> dict[str, Any]:
         """Load canaries, model and reference."""
-        before = None
+        before: Any = None
         if self.reference is not None:
             before = _load_model(self.reference, completions=False)
+        elif (self.folder / MEASUREMENTS).exists():
+            before = load_measured(self.folder, "reference")
         return {
             "model": _load_model(self.model),
             "planted": load_planted(self.folder),
@@ -43,6 +48,13 @@ def _load_model(path: Path, *, completions: bool = True) -> CausalModel:
     with needs("transformers", extra="huggingface"):
         from transformers import AutoModelForCausalLM, AutoTokenizer
     more = {"local_files_only": True}
-    module = AutoModelForCausalLM.from_pretrained(path, **more)
+    module, found = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True, **more)
+    names = ("missing_keys", "unexpected_keys", "mismatched_keys")
+    if wrong := sum(len(found[name]) for name in names):
+        raise InvalidArgument(
+            f"Expected all weights of a model in {str(path)!r}, found {wrong:,} missing or left "
+            "over: what was trained would not be what is measured. Write it by save_pretrained of "
+            "the model itself."
+        )
     tokenizer = AutoTokenizer.from_pretrained(path, **more)
     return CausalModel(module, tokenizer, completions=completions)

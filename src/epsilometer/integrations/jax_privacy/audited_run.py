@@ -18,7 +18,7 @@ from epsilometer.core.findings import ConformanceFinding
 from epsilometer.engine.framework_audits import make_framework_audit
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.jax_privacy.books import read_books, report_epsilon
+from epsilometer.integrations.jax_privacy.books import read_books, read_sampling, report_epsilon
 from epsilometer.integrations.jax_privacy.run_watch import SHARE, RunWatch
 from epsilometer.integrations.jax_privacy.samplers import Recognised, recognise
 from epsilometer.sampling.samplers import is_poisson
@@ -89,6 +89,7 @@ def audited(
         records=records,
         known=known,
         history=history,
+        booked=read_sampling(books),
         noise=declared,
     )
     by_coin = known.sampler is not None and is_poisson(known.sampler) and known.cycle_length == 1

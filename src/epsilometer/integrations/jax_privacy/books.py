@@ -4,6 +4,7 @@ All become one list of (noise multiplier, sampling rate, steps), which ``conform
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import dp_accounting
@@ -11,10 +12,42 @@ from jax_privacy.accounting import DpParams, analysis
 
 from epsilometer import _validate
 from epsilometer.conformance.books import Booked
-from epsilometer.conformance.dp_events import is_event, join_entries, read_events
+from epsilometer.conformance.dp_events import is_event, join_entries, read_events, read_truncation
 from epsilometer.errors import InvalidArgument
 
 _INTERVAL = 1e-3  # of privacy losses, as in the Keras API: rounds up, and takes a second
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookedSampling:
+    """How books have batches drawn: by Poisson sampling, unless they say otherwise.
+
+    Attributes:
+        fixed: Whether batches are random subsets of one size. Entries have half of the noise then.
+        records: Of how many records batches are drawn, where they are cut off.
+        most: Records at which a batch is cut off; None where none is.
+    """
+
+    fixed: bool = False
+    records: int = 0
+    most: int | None = None
+
+
+def read_sampling(source: Any) -> BookedSampling:
+    """Return how batches are drawn by the books, a source of :func:`read_books`.
+
+    Example:
+        >>> read_sampling(dp_accounting.GaussianDpEvent(1.0)).most is None
+        True
+    """
+    if isinstance(source, DpParams):
+        return BookedSampling(
+            fixed=source.sampling_method is analysis.SamplingMethod.FIXED_BATCH_SIZE,
+            records=source.num_samples // (source.cycle_length or 1),
+            most=source.truncated_batch_size,
+        )
+    cut = read_truncation(_find_event(source))
+    return BookedSampling() if cut is None else BookedSampling(records=cut[0], most=cut[1])
 
 
 def read_books(source: Any, *, steps: int | None = None, cycle_length: int = 1) -> list[Booked]:
@@ -41,13 +74,8 @@ def read_books(source: Any, *, steps: int | None = None, cycle_length: int = 1) 
         if steps is None:
             raise InvalidArgument("Expected steps= with DpParams, which do not have them.")
         return _read_params(source, steps)
-    event = getattr(source, "dp_event", getattr(source, "ledger", source))
-    if not is_event(event):
-        raise InvalidArgument(
-            "Expected a DpEvent, a PrivacyAccountant, DpParams or a DPExecutionPlan, got "
-            f"{type(source).__name__}."
-        )
-    return [(n, q, count * cycle_length) for n, q, count in read_events(event)]
+    entries = read_events(_find_event(source), truncated=True)
+    return [(n, q, count * cycle_length) for n, q, count in entries]
 
 
 def report_epsilon(source: Any, *, delta: float, steps: int | None = None) -> float:
@@ -62,14 +90,32 @@ def report_epsilon(source: Any, *, delta: float, steps: int | None = None) -> fl
     """
     _validate.open_unit(delta=delta)
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=_INTERVAL)
+    sampling = read_sampling(source)
     for noise, rate, count in read_books(source, steps=steps):
         if noise == 0:
             return math.inf
         step: Any = dp_accounting.GaussianDpEvent(noise)
-        if rate < 1:
+        if sampling.most is not None:
+            step = dp_accounting.TruncatedSubsampledGaussianDpEvent(
+                dataset_size=sampling.records,
+                sampling_probability=rate,
+                truncated_batch_size=sampling.most,
+                noise_multiplier=noise,
+            )
+        elif rate < 1:
             step = dp_accounting.PoissonSampledDpEvent(rate, step)
         accountant.compose(step, count)
     return float(accountant.get_epsilon(delta))
+
+
+def _find_event(source: Any) -> Any:
+    event = getattr(source, "dp_event", getattr(source, "ledger", source))
+    if not is_event(event):
+        raise InvalidArgument(
+            "Expected a DpEvent, a PrivacyAccountant, DpParams or a DPExecutionPlan, got "
+            f"{type(source).__name__}."
+        )
+    return event
 
 
 def _read_params(params: Any, steps: int) -> list[Booked]:

@@ -23,6 +23,7 @@ from epsilometer.core.findings import Check, ConformanceFinding
 from epsilometer.engine.framework_audits import make_framework_audit
 from epsilometer.engine.request import Request
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.jax_privacy.books import BookedSampling
 from epsilometer.integrations.jax_privacy.run_watch import SHARE, RunWatch
 from epsilometer.integrations.jax_privacy.samplers import Recognised
 from epsilometer.sampling.samplers import Poisson
@@ -91,6 +92,7 @@ class AuditedKeras:
                 rate=rate / self._together,
             ),
             history=read_keras_books(params, noise),
+            booked=BookedSampling(),
             noise=None,
             updates=(noise, rate, self._together),
         )

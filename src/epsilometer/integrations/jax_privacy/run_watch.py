@@ -20,12 +20,14 @@ from epsilometer.core import judge
 from epsilometer.core.bound import EpsilonLowerBound
 from epsilometer.core.findings import Check, ConformanceFinding
 from epsilometer.errors import InvalidArgument
+from epsilometer.integrations.jax_privacy.books import BookedSampling
 from epsilometer.integrations.jax_privacy.samplers import Recognised
 from epsilometer.integrations.jax_privacy.trees import name_leaves
 from epsilometer.sampling.samplers import is_poisson
 from epsilometer.types import FloatArray, IntArray
 
 SHARE = LEVEL / 8  # of the level, for what is not noise: earlier records, batches, ε
+_OF_SIZES = ("batch sizes", "sizes of steps")
 _AHEAD = 16  # batches that a loader may have read ahead
 _ROUNDING = 0.01  # relative, of sums in bfloat16
 _UNSEEN = "what the loop does with noisy sums is not seen: apply them alone"
@@ -42,6 +44,7 @@ class RunWatch:
         records: Records of the training set.
         known: How batches are drawn.
         history: What is booked.
+        booked: How batches are drawn by the books.
         noise: Correlated noise that is declared.
         updates: Noise multiplier and rate of an update, and the batches that it accumulates, where
             these are several; by default every batch is an update.
@@ -62,6 +65,7 @@ class RunWatch:
         records: int,
         known: Recognised,
         history: Sequence[Booked],
+        booked: BookedSampling,
         noise: Whitening | None,
         updates: tuple[float, float | None, int] | None = None,
     ) -> None:
@@ -69,16 +73,21 @@ class RunWatch:
         self._norms: list[float] = []  # of sums, in clipping norms
         self._sizes: list[int] = []  # of batches
         self.rate, self.words = known.rate, known.words
-        self._known, self._history = known, list(history)
+        self._known, self._history, self._booked = known, list(history), booked
         self._noise = StepWatch(level=LEVEL / 2, noise=noise)
         self._carryover = CarryoverCheck(level=SHARE)
         self._books = Books()
-        self._updates = updates or (noise_multiplier, known.rate, 1)
+        # Of batches of one size a record takes another's place: twice the clipping norm.
+        self._updates = updates or (
+            noise_multiplier / (2 if booked.fixed else 1),
+            known.rate,
+            1,
+        )
         self.steps = self.lost = 0
-        booked = max((rate for _, rate, _ in history), default=1.0)
-        self._sampled = booked < 1
+        highest = max((rate for _, rate, _ in history), default=1.0)
+        self._sampled = highest < 1
         # An update may accumulate several batches: then the rate of one is known, and not booked.
-        several = known.rate if updates and known.rate else booked
+        several = known.rate if updates and known.rate else highest
         self._participation = ParticipationWatch(records, several, level=SHARE)
         self._turns = TurnsWatch(records, known.cycle_length) if known.cycle_length > 1 else None
         self._cycle: list[IntArray] = []
@@ -190,12 +199,29 @@ class RunWatch:
 
     def _check_participation(self) -> tuple[Check, ...]:
         expected = "records enter batches independently, at the booked rate"
-        turns = () if self._turns is None else (self._turns.check(),)
-        reason = ""
+        stated: tuple[Check, ...] = () if self._turns is None else (self._turns.check(),)
+        if not self._sampled:
+            return (*stated, leave_untested("participation", expected, "no sampling is booked"))
+        stated += self._check_sampler()
         if not self._participation.batches:
             reason = "no batch was seen: go through run.watch_batches(batches)"
-        elif not self._sampled:
-            reason = "no sampling is booked"
-        if reason:
-            return (*turns, leave_untested("participation", expected, reason))
-        return (*turns, *self._participation.checks())
+            return (*stated, leave_untested("participation", expected, reason))
+        # Batches of one size may be what is booked.
+        spared = _OF_SIZES if self._booked.fixed else ()
+        return (*stated, *(c for c in self._participation.checks() if c.name not in spared))
+
+    def _check_sampler(self) -> tuple[Check, ...]:
+        """Compare what draws the batches with the books, where its settings say what it does."""
+        if not self._known.stated:
+            return ()
+        other = float(not self._known.is_booked(self._booked))
+        return (
+            Check(
+                name="sampler on the books",
+                outcome=judge.judge_limit(other, limit=0),
+                expected="batches that are drawn as is accounted for",
+                seen=self._known.words,
+                value=other,
+                steps=self.steps,
+            ),
+        )

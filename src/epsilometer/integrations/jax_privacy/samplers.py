@@ -14,7 +14,12 @@ from epsilometer.conformance.books import Booked
 from epsilometer.conformance.sampling import SamplerCheck, compare_sampling
 from epsilometer.core.bound import EpsilonEstimate
 from epsilometer.errors import InvalidArgument
-from epsilometer.integrations.jax_privacy.books import read_books, report_epsilon
+from epsilometer.integrations.jax_privacy.books import (
+    BookedSampling,
+    read_books,
+    read_sampling,
+    report_epsilon,
+)
 from epsilometer.sampling.loaders import watch_loader
 from epsilometer.sampling.samplers import (
     BallsInBins,
@@ -24,6 +29,7 @@ from epsilometer.sampling.samplers import (
     Sequential,
     Shuffle,
     WithoutReplacement,
+    is_poisson,
     label_sampler,
 )
 
@@ -38,6 +44,9 @@ class Recognised:
         batch_size: Records per batch; the expected number, where it varies.
         rate: Probability that an eligible record is in a batch; None where it is not random.
         cycle_length: Groups of records that take turns; 1 where all may always take part.
+        eligible: Records of which a batch is drawn, where it is cut off.
+        most: Records at which a batch is cut off; None where none is.
+        stated: Whether settings say all this, and not what was watched.
     """
 
     sampler: Sampler | None
@@ -45,6 +54,18 @@ class Recognised:
     batch_size: int
     rate: float | None = None
     cycle_length: int = 1
+    eligible: int = 0
+    most: int | None = None
+    stated: bool = False
+
+    def is_booked(self, booked: BookedSampling) -> bool:
+        """Tell whether batches are drawn in the way that is booked, at whatever rate."""
+        if isinstance(self.sampler, WithoutReplacement):
+            return booked.fixed
+        if self.most is not None:  # the more often batches are cut off, the larger is ε
+            cut = booked.most is not None and booked.most <= self.most
+            return cut and booked.records >= self.eligible
+        return self.sampler is not None and is_poisson(self.sampler)
 
 
 def check(
@@ -90,8 +111,10 @@ def check(
     known = recognise(batches, records=records, batch_size=batch_size, seed=seed)
     history = read_books(books, steps=steps)
     iterations = getattr(batches, "iterations", None)
+    booked = known.rate is not None and known.is_booked(read_sampling(books))
     found = compare_sampling(
-        known.sampler,
+        # What is booked in its own way is booked at a rate, and compared by it.
+        Poisson(rate=known.rate) if booked else known.sampler,
         name=known.words,
         history=history,
         delta=delta,
@@ -141,6 +164,7 @@ def recognise(
                 sampler=None,
                 words=f"balls in {cycle} bins that are drawn once and kept for all epochs",
                 batch_size=max(1, records // cycle),
+                stated=True,
             )
         case batch_selection.FixedBatchSampling(batch_size=size, replace=False):
             return Recognised(
@@ -148,6 +172,7 @@ def recognise(
                 words=f"random subsets of {size} records",
                 batch_size=size,
                 rate=size / records,
+                stated=True,
             )
         case batch_selection.BatchSelectionStrategy():
             return Recognised(sampler=None, words=type(batches).__name__, batch_size=1)
@@ -177,6 +202,9 @@ def _read_cyclic(strategy: Any, records: int) -> Recognised:
         batch_size=max(1, round(rate * eligible)),
         rate=rate,
         cycle_length=cycle,
+        eligible=eligible,
+        most=most,
+        stated=True,
     )
 
 
@@ -210,7 +238,7 @@ def _describe_order(size: int | None, *, order: Sampler | None, words: str = "")
     if size is None:
         raise InvalidArgument("Expected batch_size= with a sampler of Grain that has none.")
     name = words or f"{getattr(order, 'words', label_sampler(order))} (Grain)"  # type: ignore[arg-type]
-    return Recognised(sampler=order, words=name, batch_size=size)
+    return Recognised(sampler=order, words=name, batch_size=size, stated=True)
 
 
 # Stages of a Grain pipeline that neither choose records nor put them into an unknown order.

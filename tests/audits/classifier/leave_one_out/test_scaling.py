@@ -20,7 +20,13 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
-from sklearn.naive_bayes import GaussianNB
+from sklearn.naive_bayes import (
+    BernoulliNB,
+    CategoricalNB,
+    ComplementNB,
+    GaussianNB,
+    MultinomialNB,
+)
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
@@ -163,11 +169,32 @@ def test_whoever_leaves_changes_what_fills_gaps(model: str, strategy: str) -> No
     assert_exact(estimator, table, Y, [*range(12), 20, 30, 41, 50, 59])
 
 
-def test_words_that_fill_gaps() -> None:
-    """Who is one of the commonest may change them; who alone has a word is fitted again."""
+def draw_towns() -> Any:
+    """Two towns are about equally common, one has one person, and some people have none."""
     town = np.where(np.arange(N) % 2, "a", "b").astype(object)  # 28, and 29
     town[[2, 9]], town[5] = np.nan, "elsewhere"
-    table = draw_table().assign(town=town)
+    return town
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        OneHotEncoder(handle_unknown="ignore", sparse_output=False),
+        OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=3),
+    ],
+)
+@pytest.mark.parametrize(
+    "model", [BernoulliNB(), MultinomialNB(), ComplementNB(), CategoricalNB(min_categories=4)]
+)
+def test_counts_of_words_leave_encoders_as_in_refits(model: Any, encoder: Any) -> None:
+    table = np.c_[draw_towns(), RNG.choice(["x", "y", "z"], N)].astype(object)
+    estimator = make_pipeline(SimpleImputer(strategy="most_frequent"), encoder, model)
+    assert_exact(estimator, table, Y, [*range(12), 20, 30, 59], refitted=1)
+
+
+def test_words_that_fill_gaps() -> None:
+    """Who is one of the commonest may change them; who alone has a word is fitted again."""
+    table = draw_table().assign(town=draw_towns())
     encoder = OneHotEncoder(handle_unknown="ignore")
     names = make_pipeline(SimpleImputer(strategy="most_frequent"), encoder)
     estimator = make_pipeline(
@@ -202,8 +229,8 @@ def test_what_is_not_known_is_refitted() -> None:
         (OneHotEncoder(min_frequency=2),),
     ):
         assert peel_scaling(make_pipeline(*steps, GaussianNB()), np.round(X)) is None
-    without = make_pipeline(StandardScaler(), LogisticRegression(fit_intercept=False))
-    assert find_scaled(without, X, Y) is None
+    for last in (LogisticRegression(fit_intercept=False), BernoulliNB()):
+        assert find_scaled(make_pipeline(StandardScaler(), last), X, Y) is None
 
 
 def test_a_column_that_one_person_alone_fills_is_fitted_again() -> None:

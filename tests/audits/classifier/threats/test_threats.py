@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 
@@ -30,6 +31,7 @@ from epsilometer.findings import RuleFinding
 from epsilometer.stats import clusters
 
 pytest.importorskip("sklearn")
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import MultinomialNB
@@ -138,6 +140,16 @@ def test_models_that_learned_nothing_raise_no_alarm() -> None:
     assert max(alarms.values()) <= most, alarms
 
 
+def test_a_hidden_column_of_words_may_have_gaps() -> None:
+    """A gap is a value like others: it can be guessed, and tried in a record's place."""
+    words = np.array(["f", np.nan, "m", np.nan, "f"], object)
+    table = pd.DataFrame({"age": np.arange(5.0), "sex": words})
+    hidden = hide_column(table, 1)
+    assert hidden.values[:2].tolist() == ["f", "m"]
+    assert hidden.codes.tolist() == code_columns(table)[:, 1].tolist() == [0, 2, 1, 2, 0]
+    assert hidden.changed[2]["sex"].isna().all()
+
+
 def test_ranges_are_told_of_models_that_remember() -> None:
     remembered, forgotten = (
         measure(estimator, "range")[0]
@@ -156,6 +168,18 @@ def test_structure_singles_out_by_leaves_and_answers() -> None:
     assert pipe.value == full.value
     assert wide.value == line.value == 0
     assert "singles out nobody" in line.note
+
+
+@pytest.mark.parametrize(
+    "forest",
+    [RandomForestClassifier(30), GradientBoostingClassifier(n_estimators=30, subsample=0.7)],
+)
+def test_structure_singles_out_by_leaves_of_every_tree(forest: Any) -> None:
+    """Answers of many trees differ from point to point, and their leaves are in the file."""
+    for leaf, singled in ((2, True), (30, False)):
+        (found,) = measure(forest.set_params(min_samples_leaf=leaf, random_state=0), "structure")
+        assert (found.value > 0.1) is singled
+        assert (found.value == 0) is not singled
 
 
 def test_the_share_in_use_is_told_within_its_error() -> None:

@@ -101,8 +101,9 @@ class FittedJob:
             for name, part in found.items()
             if name == "attacks"
         ]
+        how = "attacked by its losses alone" if attacks else "not attacked"
         audit = Audit(
-            subject=task.subject.title or type(task.subject.model).__name__,
+            subject=f"{task.subject.title or type(task.subject.model).__name__}, {how}",
             claim=None,
             findings=(
                 *sorted(failed, key=lambda rule: -grave[rule]),

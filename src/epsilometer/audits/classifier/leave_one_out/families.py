@@ -130,7 +130,8 @@ class Family:
         searches: Whether every answer looks at all records, so that asking about all of them takes
             time as the square of their number.
         fit_scaled: ``fit_scaled(estimator, peeled, y)`` fits it behind preprocessing, which changes
-            with each record (``scaling.peel_scaling``); None where that is not known.
+            with each record (``scaling.peel_scaling``); None: only behind what does not, such as
+            encoders.
         refuses_scaled: ``refuses_scaled(estimator, peeled)`` tells whether it has to be refitted
             there.
     """
@@ -142,6 +143,12 @@ class Family:
     searches: bool = False
     fit_scaled: Callable[[Any, Any, Any], Removable] | None = None
     refuses_scaled: Callable[[Any, Any], bool] = lambda estimator, peeled: False
+
+    def fit_peeled(self, peeled: Peeled, y: Any) -> Removable:
+        """Fit the estimator at the end of a pipeline behind its preprocessing."""
+        if self.fit_scaled is None:
+            return self.fit(peeled.last, peeled.features, y)
+        return self.fit_scaled(peeled.last, peeled, y)
 
 
 _HERE = __name__.rpartition(".")[0]
@@ -198,10 +205,12 @@ def find_scaled(
     """
     steps = getattr(estimator, "steps", None)
     family = family_of(steps[-1][1]) if isinstance(steps, list) and steps else None
-    if family is None or family.fit_scaled is None:
+    if family is None:
         return None
     peeled = peel_scaling(estimator, X, without=without)
     if peeled is None or family.refuses_scaled(peeled.last, peeled):
+        return None
+    if family.fit_scaled is None and (peeled.scalers or peeled.rotated):
         return None
     if family.refuses(peeled.last, peeled.scaled, y) is not None:
         return None

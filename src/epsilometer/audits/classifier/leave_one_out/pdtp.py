@@ -292,8 +292,7 @@ class _Comparison:
         if found is None:
             return
         family, peeled = found
-        assert family.fit_scaled is not None  # or it would not have been found
-        self.model = family.fit_scaled(peeled.last, peeled, y)
+        self.model = family.fit_peeled(peeled, y)
         self.whole, self.features = (estimator, X), peeled.features
         self.changed = peeled.changed | (np.bincount(self.codes)[self.codes] == 1)
         self.filling = peeled.filling
@@ -311,10 +310,10 @@ class _Comparison:
             records, own = self.records[some], model
             if way:  # without these, gaps are filled otherwise than with all
                 found = find_scaled(estimator, X, y, without=int(records[0]))
-                if found is None or found[0].fit_scaled is None:
+                if found is None:
                     again[some] = True
                     continue
-                own = found[0].fit_scaled(found[1].last, found[1], y)
+                own = found[0].fit_peeled(found[1], y)
                 again[some] = found[1].changed[records]
             without[some] = own.own(records)
         if again.any():  # a whole pipeline once per record

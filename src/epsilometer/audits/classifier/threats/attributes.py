@@ -51,7 +51,7 @@ def hide_column(X: Any, column: int, *, categorical: bool = False) -> Hidden:  #
         (array([0., 1.]), array([0, 1, 0]), array([1., 1., 1.]))
     """
     given = read_column(X, column)
-    values, codes = np.unique(given, return_inverse=True)
+    values, codes = _list_values(given)
     if values.size > _VALUES and not categorical and given.dtype.kind in "iuf":
         edges = np.unique(np.nanquantile(given, np.linspace(0, 1, _BINS + 1)[1:-1]))
         codes = np.searchsorted(edges, given, side="right")
@@ -62,6 +62,13 @@ def hide_column(X: Any, column: int, *, categorical: bool = False) -> Hidden:  #
         raise InvalidArgument(f"Expected column {column} to differ, all records have the same.")
     changed = tuple(replace_column(X, column, value) for value in values)
     return Hidden(column, values, np.asarray(codes, np.int64), changed)
+
+
+def _list_values(column: NDArray[Any]) -> tuple[NDArray[Any], IntArray]:
+    """Return the different values of a column, and which each record has; of words also gaps."""
+    texts = column.astype(str) if column.dtype.kind == "O" else column  # gaps have no order
+    _, first, codes = np.unique(texts, return_index=True, return_inverse=True)
+    return column[first], np.asarray(codes, np.int64)
 
 
 def impute(
@@ -100,7 +107,7 @@ def code_columns(X: Any) -> IntArray:  # noqa: N803
     columns = []
     for place in range(X.shape[1]):
         given = read_column(X, place)
-        values, codes = np.unique(given, return_inverse=True)
+        values, codes = _list_values(given)
         if values.size > _VALUES and given.dtype.kind in "iuf":
             edges = np.unique(np.nanquantile(given, np.linspace(0, 1, _BINS + 1)[1:-1]))
             codes = np.searchsorted(edges, given, side="right")

@@ -199,19 +199,19 @@ def _measure_structure(
     found = measure_structure(answers, unseen, decimals=decimals)
     few = np.zeros(codes.size, bool) if not found.in_steps else found.singled_out
     leaves = _find_leaves(model, features) if has_file else None
-    if leaves is not None:
-        _, same, counts = np.unique(leaves, return_inverse=True, return_counts=True)
+    for each in () if leaves is None else leaves.T:
+        _, same, counts = np.unique(each, return_inverse=True, return_counts=True)
         few = few | (counts[same] < SMALLEST)
     numbers = [int(few.sum()), codes.size, found.in_steps, leaves is not None]
     return {STRUCTURE: np.array(numbers, np.float64)}
 
 
 def _find_leaves(model: Any, features: Any) -> FloatArray | None:
-    """Return the leaf of each record in a single tree, also behind a pipeline; None of others."""
+    """Return the leaf of each record in each tree, also behind a pipeline; None of other models."""
     for _, step in getattr(model, "steps", [])[:-1]:
         features = features if step in (None, "passthrough") else step.transform(features)
     last = model.steps[-1][1] if hasattr(model, "steps") else model
     if not hasattr(last, "apply"):
         return None
-    found = np.asarray(last.apply(features))
-    return found if found.ndim == 1 else None
+    found: FloatArray = np.asarray(last.apply(features))
+    return found.reshape(len(found), -1)

@@ -102,11 +102,7 @@ class Sampler(Protocol):
     ) -> Iterator[IntArray]:
         """Return one epoch: arrays of record indices, the first batch first.
 
-        Args:
-            records: Size of the training set, 1 or more.
-            batch_size: Records per batch (the expected number, where it varies), at most
-                ``records``.
-            rng: Where all randomness comes from.
+        ``batch_size`` is at most ``records``; where sizes vary, it is the expected one.
         """
         ...
 

@@ -92,8 +92,7 @@ class Sampler(Protocol):
     - ``label``: its name in results, where that is not the name of the class.
 
     Example:
-        >>> sampler: Sampler = Shuffle()
-        >>> [len(batch) for batch in sampler.batches(10, 4, rng=np.random.default_rng(0))]
+        >>> [len(batch) for batch in Shuffle().batches(10, 4, rng=np.random.default_rng(0))]
         [4, 4, 2]
     """
 

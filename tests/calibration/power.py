@@ -18,7 +18,7 @@ Mean bound of {AUDITS} audits of Gaussian scores N(μ, 1) against N(0, 1), δ = 
 confidence: `AllRanks()`, the default, is the rule of `calibrated`; the others choose one threshold
 for `clopper_pearson`. `Best()` is not valid and stands here as the mark to come near to. Other laws
 of scores, sizes and δ, beside the bounds of a peer:
-[power beside jax-privacy](../benchmarks/power.md), and [of one run](../benchmarks/one_run.md).
+[power compared with jax-privacy](../benchmarks/power.md), and [of one run](../benchmarks/one_run.md).
 Made by
 
     make calibration

@@ -14,7 +14,7 @@ _DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, CHART = _DOCS / "comparison.md", _DOCS / "comparison.svg"
 _NOMINAL = 0.05
 _INK, _OURS, _THEIRS = "#808080", "#2b8cbe", "#e6842a"  # seen on white and on black
-_TEXT = """# Beside its peers
+_TEXT = """# Comparison with other tools
 
 The same data, the same question, each tool in its own environment with every version pinned
 (`benchmarks/peers`). Written by `make comparison`; do not edit. What was

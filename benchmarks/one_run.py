@@ -29,7 +29,7 @@ AUDITS = choose_size(30, 2)
 DELTA = 1e-5
 CANARIES = choose_size((100, 1_000, 10_000), (40,))
 COLUMNS = ("method", "law", "canaries", "audits", "ours", "theirs")
-_TEXT = """# Power of one run beside jax-privacy
+_TEXT = """# Power of one run, compared with jax-privacy
 
 Written by `make comparison`; do not edit. Mean bounds of {audits} runs at δ = 10⁻⁵ and 95 %
 confidence: ours, `epsilon_lower_bound(Scores(inside, outside, design="coins"), delta=1e-5)`, and

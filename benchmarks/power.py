@@ -37,7 +37,7 @@ _HEADER = (
     *("law", "inside + outside", "δ", "audits", "ours", "hull", "Split", "Split, one-sided"),
     *("MultiSplit", "ours / best of theirs"),
 )
-_TEXT = """# Power beside jax-privacy
+_TEXT = """# Power, compared with jax-privacy
 
 Written by `make comparison`; do not edit. Mean bounds at 95 % confidence, over audits of the same
 scores (`audits`), of our default and of every call of jax-privacy 2.0 that may be called valid:

@@ -16,10 +16,9 @@ INTRO = f"""# Power: what the rules prove
 
 Mean bound of {AUDITS} audits of Gaussian scores N(μ, 1) against N(0, 1), δ = 10⁻⁵, 95 %
 confidence: `AllRanks()`, the default, is the rule of `calibrated`; the others choose one threshold
-for `clopper_pearson`. `Best()` is not valid and stands here as the mark to come near to. Other laws
-of scores, sizes and δ, beside the bounds of a peer:
-[power beside jax-privacy](../benchmarks/power.md), and [of one run](../benchmarks/one_run.md).
-Made by
+for `clopper_pearson`. `Best()` is not valid and is shown as the value to approach. Other
+distributions of scores, sizes and δ, compared with the bounds of jax-privacy:
+[many runs](../benchmarks/power.md), and [one run](../benchmarks/one_run.md). Made by
 
     make calibration
 

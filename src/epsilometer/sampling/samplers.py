@@ -92,8 +92,7 @@ class Sampler(Protocol):
     - ``label``: its name in results, where that is not the name of the class.
 
     Example:
-        >>> sampler: Sampler = Shuffle()
-        >>> [len(batch) for batch in sampler.batches(10, 4, rng=np.random.default_rng(0))]
+        >>> [len(batch) for batch in Shuffle().batches(10, 4, rng=np.random.default_rng(0))]
         [4, 4, 2]
     """
 
@@ -102,11 +101,7 @@ class Sampler(Protocol):
     ) -> Iterator[IntArray]:
         """Return one epoch: arrays of record indices, the first batch first.
 
-        Args:
-            records: Size of the training set, 1 or more.
-            batch_size: Records per batch (the expected number, where it varies), at most
-                ``records``.
-            rng: Where all randomness comes from.
+        ``batch_size`` is at most ``records``; where sizes vary, it is the expected one.
         """
         ...
 

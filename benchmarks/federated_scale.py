@@ -204,10 +204,19 @@ def _show_weights(found: dict[int, dict[str, Any]]) -> str:
     return (
         f"## Weights\n\n{BASE.clients:,} clients, {BASE.canaries:,} canaries; Flower on Ray, with "
         f"{BASE.cohort} clients that all take part, and no canaries, CPU seconds of all its "
-        f"processes. The aim is {_TARGET}. {_grow('weights', sized)}\n\n{head}\n"
+        f"processes. {_judge(found)}{_grow('weights', sized)}\n\n{head}\n"
         + "\n".join(rows)
         + (f"\n\n{shares}" if shares else "\n")
     )
+
+
+def _judge(found: dict[int, dict[str, Any]]) -> str:
+    """Say whether the largest network reaches the target."""
+    largest = found[max(found)]
+    if not largest.get("flower"):
+        return ""
+    met = "met" if largest["flower"] / largest["seconds"] >= _TARGET else "missed"
+    return f"Target: at least {_TARGET} times with the largest network, {met}. "
 
 
 def _show_counts(found: dict[int, dict[str, Any]]) -> str:

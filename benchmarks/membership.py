@@ -2,6 +2,8 @@
 models; writes ``benchmarks/membership.md``.
 """
 
+import dataclasses
+import functools
 import statistics
 import time
 import tracemalloc
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 import scipy.stats
+from jobs import make_pool
 from results import machine
 from sizes import choose_size, write_page
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -37,6 +40,7 @@ from epsilometer.stats.tradeoff import tradeoff_curve
 _PAGE = Path(__file__).resolve().parent / "membership.md"
 _RECORDS, _MODELS, _CLASSES, _REPEATS = *choose_size((10_000, 100), (200, 8)), 10, choose_size(5, 1)
 _POOL, _TARGETS = choose_size((32, 8), (12, 1))
+_GROWN = choose_size((10**3, 10**4, 3 * 10**4, 10**5), (50, 100))
 _DIGITS = choose_size(1_797, 100)
 _ATTACKS: dict[str, Callable[[ShadowPool, int], RecordScores]] = {
     "confidence": lambda pool, at: threshold(pool, at, statistic="confidence"),
@@ -67,6 +71,9 @@ Measured on {machine}.
 Naive LiRA goes through the records one by one and asks SciPy for the two densities; naive RMIA
 compares every record with every other, {pairs_mb:,.0f} MB of ratios. Both give the same scores
 (largest difference {lira_apart:.1g} and {rmia_apart:.1g}; ln p is kept in single precision).
+
+Memory of LiRA and of RMIA beside the predictions of {shadows} shadow models, own labels alone:
+{grown}. But for a few numbers per record it is bounded by a block of records.
 
 ## What they find
 
@@ -148,6 +155,8 @@ def main() -> None:
             pairs_mb=8e-6 * _RECORDS**2,
             lira_apart=float(np.abs(here - naive_scores["lira"]).max()),
             rmia_apart=float(np.abs(beside - naive_scores["rmia"]).max()),
+            shadows=make_pool(_GROWN[0])[0].models,
+            grown=_grow_memory(),
             **_found(),
         ),
     )
@@ -174,16 +183,33 @@ def _row(
 ) -> str:
     call(given())  # imports
     seconds = statistics.median(_of_one(given(), call) for _ in range(_REPEATS))
-    argument = given()
-    tracemalloc.start()
-    call(argument)
-    megabytes = tracemalloc.get_traced_memory()[1] / 1e6
-    tracemalloc.stop()
+    megabytes = _measure_memory(given(), call)
     met = "" if target is None else f" (target: ≤ {target:g}, {_met(seconds <= target)})"
     held = "" if memory is None else f" (target: ≤ {memory:g}, {_met(megabytes <= memory)})"
     ratio = "" if naive is None else f"{naive / seconds:.0f}"
     beside = "" if naive is None else f"{naive:.2f}"
     return f"| {what} | {seconds:.4f}{met} | {megabytes:.1f} MB{held} | {beside} | {ratio} |"
+
+
+def _measure_memory(argument: Any, call: Callable[[Any], object]) -> float:
+    """Return the megabytes that a call held at most, beside its argument."""
+    tracemalloc.start()
+    call(argument)
+    megabytes = tracemalloc.get_traced_memory()[1] / 1e6
+    tracemalloc.stop()
+    return megabytes
+
+
+def _grow_memory() -> str:
+    """Return the memory of both attacks on more and more records, in words."""
+    found = []
+    for records in _GROWN:
+        pool, target = make_pool(records)
+        calls = [functools.partial(attack, target=target) for attack in (lira, rmia)]
+        held = [_measure_memory(dataclasses.replace(pool), call) for call in calls]
+        found.append(f"{records:,} records {held[0]:.0f} and {held[1]:.0f} MB")
+        make_pool.cache_clear()
+    return ", ".join(found)
 
 
 def _naive_lira(pool: ShadowPool, target: np.ndarray) -> np.ndarray:

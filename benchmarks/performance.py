@@ -65,6 +65,20 @@ Many models at once on one H200, in model-steps per second: [training](../benchm
 [canaries](../benchmarks/canaries.md), [trials](../benchmarks/batched_gaussian.md),
 [audited steps](../benchmarks/conformance.md). Details of single jobs are in the other pages of
 `benchmarks/`.
+
+## Targets on other pages
+
+| target | page |
+|---|---|
+| MLP, LeNet-5 and CNN on a GPU; small transformers there | [GPU](../benchmarks/gpu.md) |
+| small transformers on a CPU: 8 times `torch.func` | [transformers](../benchmarks/transformer.md) |
+| from one core to two: 1.8 times | [training](../benchmarks/training.md) |
+| federated rounds: 20 times Flower, up to 10⁵ clients | \
+[at scale](../benchmarks/federated_scale.md) |
+| audited steps: 1.3 times plain ones, 1.5 on a GPU | [conformance](../benchmarks/conformance.md) |
+| memory of LiRA and RMIA | [membership](../benchmarks/membership.md) |
+| shuffling up to 10³ epochs, its memory; Poisson sampling in 50 ms; start; reports | \
+[accounting](../benchmarks/accounting.md) |
 """
 
 

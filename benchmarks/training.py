@@ -43,15 +43,16 @@ or with ghost clipping.
 
 Measured on {machine}.
 
-| model | ours | at once | Opacus, hooks | times | target | Opacus, ghost | times |
+| model | ours | at once | Opacus, hooks | times | Opacus, ghost | times | target, beside both |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 _SCALING = """
-From one core to two (target: 1.8 times): {times}.
+From one core to two (target: at least {least} times): {times}.
 Model-steps per CPU-second of two processes at
 once, added, over those of one process alone: what shared caches and memory cost. Processes share
 nothing else, and what is done before and after them is not counted.
 """
+_LEAST = 1.8  # times, from one core to two
 _Model = tuple[Callable[[], nn.Module], tuple[int, ...], int]
 MODELS: dict[str, _Model] = {
     "MLP 600–32–100": (lambda: mlp(600, 100), (600,), 100),
@@ -117,15 +118,21 @@ def main() -> None:
                 best[key] = max(best[key], take())
         text += (
             f"| {name} | {best['ours']:,.0f} | {together} | {best['hooks']:,.0f} | "
-            f"{best['ours'] / best['hooks']:.1f} | {target} | {best['ghost']:,.0f} | "
-            f"{best['ours'] / best['ghost']:.1f} |\n"
+            f"{best['ours'] / best['hooks']:.1f} | {best['ghost']:,.0f} | "
+            f"{best['ours'] / best['ghost']:.1f} | "
+            f"≥ {target}, {_judge(best['ours'] / max(best['hooks'], best['ghost']), target)} |\n"
         )
         sys.stderr.write(text.splitlines()[-1] + "\n")
         profiles.append(f"- {name}: {profile(takes['ours'])}")
-        scaling.append(f"{name} {_scale(name, together, steps):.2f}")
+        more = _scale(name, together, steps)
+        scaling.append(f"{name} {more:.2f}, {_judge(more, _LEAST)}")
     text += "\nWhere our time goes:\n\n" + "\n".join(profiles) + "\n"
-    text += _SCALING.format(times=", ".join(scaling)) + _accuracy()
+    text += _SCALING.format(least=_LEAST, times="; ".join(scaling)) + _accuracy()
     write_page(_PAGE, text)
+
+
+def _judge(reached: float, target: float) -> str:
+    return "met" if reached >= target else "missed"
 
 
 def profile(call: Callable[[], object]) -> str:

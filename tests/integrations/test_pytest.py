@@ -66,7 +66,8 @@ def test_step(assert_private, clip):
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *options)
+    here = f"--rootdir={pytester.path}"  # whatever lies in folders above
+    return pytester.runpytest_subprocess(here, "-W", "error", "-p", "no:cacheprovider", *options)
 
 
 def test_a_mechanism_that_satisfies_its_claim_passes_and_a_quarter_of_its_noise_does_not(

@@ -449,6 +449,9 @@ RIGHT: dict[str, Program] = {
     "correlated noise by a dense matrix": lambda: _run_correlated(_dense(COLUMN), _mix()),
     "plan of independent noise": lambda: _run_plan(strategy=np.ones(1)),
     "plan of banded noise": lambda: _run_plan(strategy=BANDS),
+    "plan whose batches are all cut off": lambda: _run_plan(
+        strategy=np.ones(1), truncated_batch_size=30, num_examples=RECORDS
+    ),
     "bfloat16 weights, and noise in float32": lambda: run_loop(
         gaussian(SIGMA * CLIP, dtype=jnp.float32),
         dtype=jnp.bfloat16,

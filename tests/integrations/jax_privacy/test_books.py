@@ -69,6 +69,11 @@ def test_other_things_are_refused() -> None:
     params = DpParams(noise_multipliers=1.0, num_samples=100, delta=1e-5, batch_size=10)
     with pytest.raises(InvalidArgument, match="steps="):
         read_books(params)
+    users = DpParams(
+        noise_multipliers=1.0, num_samples=100, delta=1e-5, batch_size=10, examples_per_user=3
+    )
+    with pytest.raises(InvalidArgument, match="single records"):
+        read_books(users, steps=10)
 
 
 @pytest.mark.parametrize(

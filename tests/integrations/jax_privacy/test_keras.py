@@ -35,11 +35,14 @@ def make_model(*, rate_of_noise: float = 1.0, **changed: Any) -> Any:
     return model
 
 
-def fit(model: Any, epochs: int = 3) -> Audit:
+def fit(model: Any, *epochs: int, batch: int = BATCH) -> Audit:
+    """Call ``fit`` once for every number of epochs; by default for 3."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(RECORDS, 12)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int32)
     run = audited_keras(model)
-    model.fit(x, (x[:, 0] > 0).astype(np.int32), batch_size=BATCH, epochs=epochs, verbose=0)
+    for each in epochs or (3,):
+        model.fit(x, y, batch_size=batch, epochs=each, verbose=0)
     return run.result()
 
 
@@ -56,6 +59,24 @@ def test_a_right_model_is_spared(changed: Any) -> None:
     assert audit.conformance.steps == 30
     assert audit.conformance.check("sampling rate").outcome == "conforms"
     assert audit.conformance.check("noise scale").outcome == "conforms"
+
+
+@pytest.mark.parametrize(("batch", "epochs"), [(6, (1,)), (RECORDS // 2, (1, 1)), (BATCH, (2, 2))])
+def test_batches_that_are_drawn_ahead_do_not_count(
+    batch: int, epochs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one epoch of 40 steps 120 batches were seen, and the model accused of several per step."""
+    seeds = iter(range(9))
+    monkeypatch.setattr(keras_api, "_get_random_int64", lambda: next(seeds))
+    audit = fit(make_model(batch_size=batch, seed=None), *epochs, batch=batch)
+    assert violated(audit) == []
+    assert audit.conformance is not None
+    assert audit.conformance.check("steps per batch").outcome == "conforms"
+
+
+def test_a_seeded_model_repeats_its_batches_in_every_fit() -> None:
+    """The dataset that ``fit`` makes begins with the seed of the configuration, in 2.0.0."""
+    assert "fresh batches" in violated(fit(make_model(seed=3), 2, 2))
 
 
 def test_fit_that_shuffles_is_not_what_is_booked() -> None:
@@ -81,7 +102,7 @@ def test_a_step_without_noise_is_found() -> None:
         return logs, new
 
     model.train_step = step
-    assert "steps with noise" in violated(fit(model, epochs=1))
+    assert "steps with noise" in violated(fit(model, 1))
 
 
 def test_accumulated_batches_are_booked_at_the_rate_of_one() -> None:

@@ -120,6 +120,11 @@ def _find_event(source: Any) -> Any:
 
 def _read_params(params: Any, steps: int) -> list[Booked]:
     """Return what ``DpsgdTrainingAccountant`` composes for these parameters."""
+    if (params.examples_per_user or 1) > 1:
+        raise InvalidArgument(
+            f"Expected examples_per_user of 1 or None, got {params.examples_per_user}: the audit "
+            "is of single records, and not of users with several."
+        )
     if not params.is_finite_guarantee:
         return [(0.0, 1.0, steps)]
     if params.noise_multipliers is None:

@@ -220,20 +220,43 @@ class AuditedKeras:
         from jax_privacy import keras_api  # which imports Keras, and so is left to who has it
 
         own, see = keras_api._PoissonSampledTrainingDataset, self.watch.see_batch
+        made: list[Any] = []
 
         class Watched(own):  # type: ignore[valid-type, misc]
-            """The dataset itself, whose batches are watched when they are drawn."""
+            """The dataset itself, which shows the batches that an epoch took of it.
+
+            Epochs are drawn ahead, and the last one is never taken. Keras takes one batch of the
+            first to build the model, and then has another epoch drawn.
+            """
+
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                self._taken: list[int] = []
+                self._built = False
+                super().__init__(*args, **kwargs)
+                made.append(self)
+
+            def __getitem__(self, index: int) -> Any:
+                self._taken.append(index)
+                return super().__getitem__(index)
 
             def on_epoch_end(self) -> None:
+                self.show_taken()
                 super().on_epoch_end()
-                for batch in self._epoch_batches:
-                    see(batch)
+
+            def show_taken(self) -> None:
+                if len(self._taken) > 1 or self._built:
+                    for index in dict.fromkeys(self._taken):
+                        see(self._epoch_batches[index])
+                self._built = self._built or bool(self._taken)
+                self._taken = []
 
         keras_api._PoissonSampledTrainingDataset = Watched
         try:
             yield
         finally:
             keras_api._PoissonSampledTrainingDataset = own
+            for dataset in made:
+                dataset.show_taken()
 
     def _see(self, residual: Any, norm: Any) -> None:
         self.watch.see(residual, norm=norm, noise=_NONE, added=_NONE)

@@ -2,14 +2,16 @@
 scores are the negative of ours.
 """
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
 
-from epsilometer.audits.classifier.attacks.normals import fit_normals
-from epsilometer.audits.classifier.attacks.shadow_attacks import lira
+from epsilometer.audits.classifier.attacks import normals
+from epsilometer.audits.classifier.attacks.normals import Normals, fit_normals
+from epsilometer.audits.classifier.attacks.shadow_attacks import lira, rmia
 from epsilometer.audits.classifier.attacks.shadows import ShadowPool, own_and_rest
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray
@@ -19,6 +21,12 @@ TARGET = np.array([1.0, 0.0, 0.0, 0.0])
 # Two shadows of each of the first three records, none of the fourth.
 INSIDE = np.array([[-1.0, 0.0, 0.0, 0.0], [1.0, 2.0, 20.0, 0.0]])
 THERE = np.array([[True, True, True, False]] * 2)
+
+
+def fit_all(values: FloatArray, where: BoolArray, **how: Any) -> Normals:
+    """Fit to these models, all records at once."""
+    (fit,) = fit_normals(lambda block: values[:, block], where, [True], **how)
+    return fit
 
 
 @pytest.mark.parametrize("centre", ["mean", "median"])
@@ -31,7 +39,7 @@ THERE = np.array([[True, True, True, False]] * 2)
 )
 @pytest.mark.parametrize("sign", [1, -1])
 def test_tf_privacy_cases(sign: int, variance: Any, expected: list[float], centre: Any) -> None:
-    fit = fit_normals(sign * INSIDE, THERE, variance=variance, centre=centre)
+    fit = fit_all(sign * INSIDE, THERE, variance=variance, centre=centre)
     # The other side is mirrored, with the target at the same distance from both.
     found = -fit.log_density(sign * TARGET)
     np.testing.assert_allclose(found, expected, atol=1e-7)  # as many digits as are printed
@@ -41,7 +49,7 @@ def test_tf_privacy_cases(sign: int, variance: Any, expected: list[float], centr
 def test_tf_privacy_case_of_two_augmentations(centre: Any) -> None:
     """Augmentations are averaged: here one column each."""
     values = np.array([[-1.0, 0.0], [1.0, 20.0]])
-    fit = fit_normals(values, np.ones((2, 2), bool), variance="record", centre=centre)
+    fit = fit_all(values, np.ones((2, 2), bool), variance="record", centre=centre)
     found = -fit.log_density(np.array([1.0, 0.0])).mean()
     np.testing.assert_allclose(found, 2.57023108, atol=1e-7)
 
@@ -113,7 +121,7 @@ def test_is_the_likelihood_ratio_where_laws_are_known(rng: np.random.Generator) 
     """With many models of N(2, 1) against N(0, 1) the score is 2(x − 1)."""
     member: BoolArray = np.arange(4000)[:, None] % 2 == np.zeros(3, int)
     fits = [
-        fit_normals(rng.normal(2.0 * member, 1), member == side, variance="global")
+        fit_all(rng.normal(2.0 * member, 1), member == side, variance="global")
         for side in (True, False)
     ]
     x = np.array([-1.0, 1.0, 3.0])
@@ -136,4 +144,44 @@ def test_what_it_does_not_know_is_refused(rng: np.random.Generator) -> None:
     with pytest.raises(InvalidArgument, match="Expected variance"):
         lira(pool, 0, variance="both")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="some model on this side"):
-        fit_normals(pool.margin, np.zeros_like(pool.member), variance="record")
+        fit_all(pool.margins(), np.zeros_like(pool.member), variance="record")
+
+
+@pytest.mark.parametrize("variance", ["record", "global"])
+@pytest.mark.parametrize("centre", ["mean", "median"])
+def test_blocks_change_nothing(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, variance: Any, centre: Any
+) -> None:
+    pool = a_pool(rng, models=16, n=50)
+    target = pool.log_proba[3].astype(np.float64)
+    whole = lira(pool, target, variance=variance, centre=centre).values
+    gained = rmia(pool, target).values
+    monkeypatch.setattr(normals, "_TOGETHER", 7 * 16)
+    np.testing.assert_allclose(
+        lira(pool, target, variance=variance, centre=centre).values, whole, rtol=1e-9
+    )
+    np.testing.assert_array_equal(rmia(pool, target).values, gained)
+
+
+@pytest.mark.parametrize("attack", [lira, rmia])
+def test_memory_does_not_grow_with_records(attack: Any) -> None:
+    """But for a few numbers per record, where all confidences take 1 KB per record."""
+    peaks = []
+    for n in (20_000, 80_000):
+        rng = np.random.default_rng(0)
+        own = -rng.exponential(size=(128, n)).astype(np.float32) - np.float32(0.01)
+        pool = ShadowPool(
+            log_proba=np.stack([own, np.log1p(-np.exp(own))], axis=2),
+            member=rng.random((128, n)) < 0.5,
+            labels=np.zeros(n, np.int64),
+            classes=np.arange(2),
+            train_accuracy=np.ones(128),
+            test_accuracy=np.ones(128),
+            kept="own",
+        )
+        target = pool.log_proba[0].astype(np.float64)
+        tracemalloc.start()
+        attack(pool, target)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 200 * 60_000

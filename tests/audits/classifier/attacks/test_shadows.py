@@ -126,7 +126,7 @@ def test_two_numbers_a_record_are_enough_for_own_labels() -> None:
     )
     assert lean.log_proba.shape == (2, 300, 2)
     np.testing.assert_array_equal(lean.own, whole.own)
-    np.testing.assert_allclose(lean.margin, whole.margin, rtol=1e-6)
+    np.testing.assert_allclose(lean.margins(), whole.margins(), rtol=1e-6)
     np.testing.assert_array_equal(lean.train_accuracy, whole.train_accuracy)
 
 
@@ -186,7 +186,7 @@ def test_a_class_that_a_shadow_never_saw_is_impossible_to_it() -> None:
     unaware = int(pool.member[0, 0])  # the model of the pair without it
     assert pool.classes.tolist() == ["alone", "setosa", "versicolor", "virginica"]
     assert np.isneginf(pool.log_proba[unaware, :, 0]).all()
-    assert np.isfinite(pool.margin).all()
+    assert np.isfinite(pool.margins()).all()
     assert pool.own[unaware, 0] == np.float32(FLOOR)
 
 
@@ -260,5 +260,5 @@ def test_what_nobody_voted_for_counts_as_half_a_vote() -> None:
         log_proba = np.log(np.stack([votes, votes], axis=1))
     pool = ShadowPool.from_arrays(log_proba, [[1, 0], [0, 1], [1, 0], [0, 1]], [0, 1])
     # 0 counts as half of the smallest vote, 0.1
-    np.testing.assert_allclose(pool.margin[0], [np.log(10), -np.log(10)], rtol=1e-6)
-    np.testing.assert_allclose(pool.margin[1], [np.log(4), -np.log(4)], rtol=1e-6)
+    np.testing.assert_allclose(pool.margins()[0], [np.log(10), -np.log(10)], rtol=1e-6)
+    np.testing.assert_allclose(pool.margins()[1], [np.log(4), -np.log(4)], rtol=1e-6)

@@ -298,7 +298,7 @@ def test_the_pool_ranks_by_residuals() -> None:
     residual = np.abs(said - values)[:, :, 0]
     order = np.argsort(residual, axis=None)
     assert (np.diff(pool.own.ravel()[order]) <= 0).all()
-    assert (np.diff(pool.margin.ravel()[order]) <= 1e-5).all()
+    assert (np.diff(pool.margins().ravel()[order]) <= 1e-5).all()
 
 
 def write(path: Path, n: int = 90) -> Path:

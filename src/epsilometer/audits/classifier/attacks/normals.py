@@ -1,19 +1,19 @@
 """Fit a normal law to what the shadow models say of each record."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from epsilometer.errors import InvalidArgument
-from epsilometer.types import BoolArray, FloatArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 Variance: TypeAlias = Literal["auto", "record", "global"]
 Centre: TypeAlias = Literal["mean", "median"]
 LEAST_VARIANCE = 1e-8  # added to each: models that never differ are not infinitely sure
-_BLOCK = 2**12  # records that are checked together
+_TOGETHER = 2**20  # values of models and records that are computed together
 _LN_2PI = math.log(2 * math.pi)
 
 
@@ -38,45 +38,85 @@ class Normals:
 
 
 def fit_normals(
-    values: FloatArray, where: BoolArray, *, variance: Variance, centre: Centre = "mean"
-) -> Normals:
-    """Fit a normal law for each record to some of its models.
+    read: Callable[[slice], FloatArray],
+    member: BoolArray,
+    sides: Sequence[bool],
+    *,
+    variance: Variance,
+    centre: Centre = "mean",
+) -> list[Normals]:
+    """Fit normal laws for each record: to its models with the record, or to those without it.
 
     A record without any such model has the mean of the others' centres and standard deviations.
 
     Args:
-        values: Confidences, shape ``(models, n)``.
-        where: Which models count for each record, shape ``(models, n)``.
+        read: Returns confidences of a block of records, shape ``(models, block)``.
+        member: Who was in which, shape ``(models, n)``.
+        sides: Which laws: True for models with the record.
         variance: Variance of each record's own models, or of all together about their own centres.
         centre: Mean or median.
 
     Example:
-        >>> fit = fit_normals(np.array([[0.0], [20.0]]), np.ones((2, 1), bool), variance="record")
+        >>> values = np.array([[0.0], [20.0]])
+        >>> read = lambda block: values[:, block]
+        >>> (fit,) = fit_normals(read, np.ones((2, 1), bool), [True], variance="record")
         >>> fit.mean, fit.variance
         (array([10.]), array([100.]))
     """
-    counts = where.sum(axis=0)
-    if not counts.any():
-        raise InvalidArgument("Expected some model on this side for some record, got none.")
-    some = counts > 0
-    each = np.maximum(counts, 1)
-    middle = mean = np.sum(values, axis=0, where=where, dtype=np.float64) / each
-    if centre == "median":
-        middle = np.zeros(counts.size)
-        middle[some] = np.nanmedian(np.where(where, values, np.nan)[:, some], axis=0)
-    middle = np.where(some, middle, middle[some].mean())
-    if variance == "global":
-        apart = values[where] - np.broadcast_to(middle, where.shape)[where]
-        return Normals(middle, np.asarray(apart.var()))
-    spread = np.empty(counts.size)
-    for block in _divide_records(counts.size):
-        apart = values[:, block] - mean[block]
-        spread[block] = np.square(apart, out=apart).sum(axis=0, where=where[:, block])
-    spread /= each
-    absent = np.sqrt(spread[some]).mean() ** 2
-    return Normals(middle, np.where(some, spread, absent))
+    fits = [_Fit(member, side, variance, centre) for side in sides]
+    for block in divide_records(member):
+        values = read(block)
+        for fit in fits:
+            fit.add(values, block)
+    return [fit.finish() for fit in fits]
 
 
-def _divide_records(count: int) -> Iterator[slice]:
-    """Yield blocks of records, whose values of all models stay in a cache."""
-    return (slice(start, start + _BLOCK) for start in range(0, count, _BLOCK))
+class _Fit:
+    """What is added up of one side, block by block."""
+
+    def __init__(self, member: BoolArray, side: bool, variance: Variance, centre: Centre) -> None:
+        self.member, self.side, self.variance, self.centre = member, side, variance, centre
+        self.counts = count_models(member, inside=side)
+        if not self.counts.any():
+            raise InvalidArgument("Expected some model on this side for some record, got none.")
+        self.middle, self.squares = np.zeros(member.shape[1]), np.zeros(member.shape[1])
+        self.apart = 0.0
+
+    def add(self, values: FloatArray, block: slice) -> None:
+        """Add a block of records."""
+        where, counts = self.member[:, block] == self.side, self.counts[block]
+        middle = mean = np.sum(values, axis=0, where=where, dtype=np.float64) / np.maximum(
+            counts, 1
+        )
+        if self.centre == "median":
+            middle, some = np.zeros(counts.size), counts > 0
+            middle[some] = np.nanmedian(np.where(where, values, np.nan)[:, some], axis=0)
+        self.middle[block] = middle
+        apart = values - (mean if self.variance == "record" else middle)
+        if self.variance == "global":
+            self.apart += float(apart.sum(where=where))
+        self.squares[block] = np.square(apart, out=apart).sum(axis=0, where=where)
+
+    def finish(self) -> Normals:
+        """Return the laws."""
+        some = self.counts > 0
+        middle = np.where(some, self.middle, self.middle[some].mean())
+        if self.variance == "global":
+            total = self.counts.sum()
+            return Normals(middle, self.squares.sum() / total - (self.apart / total) ** 2)
+        spread = self.squares / np.maximum(self.counts, 1)
+        absent = np.sqrt(spread[some]).mean() ** 2
+        return Normals(middle, np.where(some, spread, absent))
+
+
+def count_models(member: BoolArray, *, inside: bool) -> IntArray:
+    """Return how many models have each record, or are without it."""
+    having = np.asarray(member.sum(axis=0), np.int64)
+    return having if inside else len(member) - having
+
+
+def divide_records(member: BoolArray) -> Iterator[slice]:
+    """Yield blocks of records, so that memory does not grow with them."""
+    models, records = member.shape
+    width = max(1, _TOGETHER // models)
+    return (slice(start, start + width) for start in range(0, records, width))

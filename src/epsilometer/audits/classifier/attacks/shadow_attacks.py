@@ -29,13 +29,14 @@ from epsilometer.audits.classifier.attacks.normals import (
     LEAST_VARIANCE,
     Centre,
     Variance,
+    count_models,
+    divide_records,
     fit_normals,
 )
 from epsilometer.audits.classifier.attacks.shadows import (
     FLOOR,
     ShadowPool,
     count_side,
-    mean_by_side,
     own_and_rest,
 )
 from epsilometer.audits.classifier.leave_one_out.pdtp import bin_centres
@@ -299,12 +300,9 @@ def lira(
     seen = shadows.margins_of(own_and_rest(found.astype(np.float32), shadows.columns))
     sides = (True, False) if online else (False,)
     if variance == "auto":
-        fewest = min(int((shadows.member == side).sum(axis=0).min()) for side in sides)
+        fewest = min(count_models(shadows.member, inside=side).min() for side in sides)
         variance = "record" if fewest >= _ENOUGH else "global"
-    fits = [
-        fit_normals(shadows.margin, shadows.member == side, variance=variance, centre=centre)
-        for side in sides
-    ]
+    fits = fit_normals(shadows.margins, shadows.member, sides, variance=variance, centre=centre)
     if online:
         inside, outside = fits
         values = inside.log_density(seen) - outside.log_density(seen)
@@ -370,13 +368,16 @@ def rmia(
 
 def reference(pool: ShadowPool, *, online: bool, a: float) -> FloatArray:
     """Return ln p(x) of each record: how likely its label is for any model, shape ``(n,)``."""
-    likely = np.exp(pool.own)
-    outside = mean_by_side(pool, likely, inside=False)
-    if online:
-        mixed = (outside + mean_by_side(pool, likely, inside=True)) / 2
-    else:
-        mixed = ((1 + a) * outside + (1 - a)) / 2
-    return np.log(np.maximum(mixed, math.exp(FLOOR)))
+    sides = (False, True) if online else (False,)
+    counts = [count_side(pool, inside=side) for side in sides]
+    means = np.empty((len(sides), pool.records))
+    for block in divide_records(pool.member):
+        likely = np.exp(pool.own_of(block))
+        for mean, side, count in zip(means, sides, counts, strict=True):
+            where = pool.member[:, block] == side
+            mean[block] = np.sum(likely, axis=0, where=where, dtype=np.float64) / count[block]
+    mixed = means.mean(axis=0) if online else ((1 + a) * means[0] + (1 - a)) / 2
+    return np.asarray(np.log(np.maximum(mixed, math.exp(FLOOR))))
 
 
 def rank_below(gained: FloatArray, population: FloatArray, *, gamma: float) -> FloatArray:

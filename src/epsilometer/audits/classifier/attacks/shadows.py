@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from epsilometer import _validate
+from epsilometer.audits.classifier.attacks.normals import count_models
 from epsilometer.audits.classifier.sklearn_models import (
     FitEstimator,
     check_choice,
@@ -39,6 +40,7 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 Fit: TypeAlias = Callable[[Any, IntArray, int], Callable[[Any], ArrayLike]]
 Keep: TypeAlias = Literal["all", "own"]
 Draw: TypeAlias = Literal["coins", "halves"]
+_EVERY = slice(None)
 FLOOR = math.log(1e-45)  # ln p below it counts as it: what is impossible stays comparable
 _SUM = 1e-2  # by which probabilities may miss 1: people round what they keep
 
@@ -138,26 +140,29 @@ class ShadowPool:
     @cached_property
     def own(self) -> FloatArray:
         """ln p of each record's own label, not below ``FLOOR``, shape ``(models, n)``."""
-        found = np.take_along_axis(self.log_proba, self.columns[None, :, None], axis=2)[:, :, 0]
+        return self.own_of(slice(None))
+
+    def own_of(self, block: slice) -> FloatArray:
+        """Return ``own`` of a block of records."""
+        columns = self.columns[None, block, None]
+        found = np.take_along_axis(self.log_proba[:, block], columns, axis=2)[:, :, 0]
         return np.maximum(found, np.float32(FLOOR))
 
-    @cached_property
-    def pairs(self) -> FloatArray:
-        """ln p of each record's own label and of all others together, ``(models, n, 2)``."""
-        if self.kept == "own":
-            return self.log_proba
-        found = np.empty((*self.member.shape, 2), np.float32)
-        for each, into in zip(self.log_proba, found, strict=True):
-            into[:] = own_and_rest(each, self.labels)
+    def margins(self, block: slice = _EVERY) -> FloatArray:
+        """Return ln p/(1−p) of each record's own label, ``(models, n)``; see ``margins_of``.
+
+        Args:
+            block: Of which records; whoever takes some at a time needs little memory.
+        """
+        found = np.empty(self.member[:, block].shape)
+        for model, into in enumerate(found):  # each fits a cache
+            into[:] = self.margins_of(self._pairs(model, block))
         return found
 
-    @cached_property
-    def margin(self) -> FloatArray:
-        """ln p/(1−p) of each record's own label, shape ``(models, n)``; see ``margins_of``."""
-        found = np.empty(self.member.shape)
-        for each, into in zip(self.pairs, found, strict=True):  # by models: each fits a cache
-            into[:] = self.margins_of(each)
-        return found
+    def _pairs(self, model: int, block: slice = _EVERY) -> FloatArray:
+        """Return ln p of each record's own label and of all others together, ``(n, 2)``."""
+        found = self.log_proba[model, block]
+        return found if self.kept == "own" else own_and_rest(found, self.labels[block])
 
     def margins_of(self, pairs: FloatArray) -> FloatArray:
         """Return ln p/(1−p) where p and 1−p are given as ``own_and_rest`` does, shape ``(…, 2)``.
@@ -167,13 +172,15 @@ class ShadowPool:
         instead, a few zeros would outweigh all that votes say.
         """
         given = np.asarray(pairs, np.float32)  # as those of shadows are
-        zero, least = np.float32(self._zero), np.float32(FLOOR)
-        low = np.where(np.isneginf(given), zero, np.maximum(given, least))
+        low, empty = np.maximum(given, np.float32(FLOOR)), np.isneginf(given)
+        if empty.any():
+            low[empty] = self._zero
         return np.asarray(low[..., 0] - low[..., 1], np.float64)
 
     @cached_property
     def _zero(self) -> float:
-        possible = np.min(self.pairs, where=np.isfinite(self.pairs), initial=0.0)
+        every = map(self._pairs, range(self.models))
+        possible = min(np.min(each, where=np.isfinite(each), initial=0.0) for each in every)
         return max(float(possible) - math.log(2), FLOOR)
 
     def without(self, model: int) -> "ShadowPool":
@@ -478,13 +485,13 @@ def mean_by_side(pool: ShadowPool, values: FloatArray, *, inside: bool) -> Float
 
 def count_side(pool: ShadowPool, *, inside: bool) -> IntArray:
     """Count models with each record, or without it; refuse a pool where a record has none."""
-    counts = (pool.member if inside else ~pool.member).sum(axis=0)
+    counts = count_models(pool.member, inside=inside)
     if not counts.all():
         raise InvalidArgument(
             f"Expected every record {'in' if inside else 'absent from'} some shadow, "
             f"{int((counts == 0).sum())} of {counts.size} are not. Train an even number of models."
         )
-    return np.asarray(counts, np.int64)
+    return counts
 
 
 def train_halves(

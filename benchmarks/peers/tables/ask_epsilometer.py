@@ -1,4 +1,7 @@
-"""Attacks of this package, and its rules: shadows once, then three attacks."""
+"""Attacks of this package, and its rules: shadows once, then three attacks.
+
+An AUC that is significant at 5 %, shared by the three attacks, counts as an alarm.
+"""
 
 import time
 from typing import Any
@@ -7,6 +10,7 @@ import numpy as np
 from target import MODELS, Question, answer, score
 
 from epsilometer import InProcess
+from epsilometer.audits.classifier.attacks.evaluation import evaluate
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
 from epsilometer.audits.classifier.attacks.shadows import shadow_pool
 from epsilometer.audits.classifier.release import (
@@ -17,6 +21,9 @@ from epsilometer.audits.classifier.release import (
     apply_rules,
 )
 from epsilometer.audits.classifier.sklearn_models import predict_logs
+
+NAMES = ("loss", "lira", "rmia")
+SIGNIFICANT = 0.05 / len(NAMES)
 
 
 def attack(name: str) -> Any:
@@ -42,12 +49,16 @@ def attack(name: str) -> Any:
             attacks=[Attacked(name=name, scores=scores)],
         )
         rules, _ = apply_rules(measured, (AdvantageAtMost(), CaughtAtMost()))
-        said = [rule.outcome for rule in rules]
-        verdict = "fail" if "fail" in said else "unclear" if "unclear" in said else "pass"
-        return {**score(found.values, question.member), "verdict": verdict, "paid": paid}
+        alarms = evaluate(found, question.member).p_value < SIGNIFICANT
+        return {
+            **score(found.values, question.member),
+            "verdict": "fail" if alarms else "pass",
+            "rules": "fail" if any(rule.outcome == "fail" for rule in rules) else "",
+            "paid": paid,
+        }
 
     return run
 
 
 if __name__ == "__main__":
-    answer({name: attack(name) for name in ("loss", "lira", "rmia")})
+    answer({name: attack(name) for name in NAMES})

@@ -22,8 +22,7 @@ from flwr.serverapp.strategy import (
 from epsilometer.conformance.round_sums import AccountedMean
 from epsilometer.types import FloatArray
 from epsilometer.zoo.flower_rounds import (
-    CANARIES,
-    CLIENTS,
+    EVERYBODY,
     SHAPES,
     SIGMA,
     Arrays,
@@ -38,7 +37,6 @@ from epsilometer.zoo.flower_rounds import (
     program,
 )
 
-EVERYBODY = CLIENTS + CANARIES
 LAYERS = dict.fromkeys(SHAPES, C / math.sqrt(len(SHAPES)))
 MIXING = np.eye(8) - 0.5 * np.eye(8, k=-1)
 

@@ -20,6 +20,7 @@ from epsilometer.types import FloatArray
 from epsilometer.zoo.program import Register
 
 CLIENTS, CANARIES, ROUNDS = 40, 20, 8
+EVERYBODY = CLIENTS + CANARIES
 SIGMA = C = 1.0
 SHAPES = {"first": (40, 30), "second": (20, 30), "out": (20, 10)}
 Arrays: TypeAlias = dict[str, Any]

@@ -9,22 +9,12 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedMedian,
-    Strategy,
-)
 
 from epsilometer.conformance.round_sums import AccountedMean
 from epsilometer.types import FloatArray
 from epsilometer.zoo.flower_rounds import (
-    CANARIES,
     CLIENTS,
+    EVERYBODY,
     ROUNDS,
     SHAPES,
     SIGMA,
@@ -40,14 +30,12 @@ from epsilometer.zoo.flower_rounds import (
     program,
 )
 
-EVERYBODY = CLIENTS + CANARIES
-
 # The scale of noise, for so many replies.
 
 program("EPS-0201", part="scale")(lambda server, replies: 0.0)
 program("EPS-0202", part="scale")(lambda server, replies: SIGMA * C / replies / 2)
 program("EPS-0203", part="scale")(lambda server, replies: SIGMA * C / replies**2)
-program("EPS-0204", part="scale")(lambda server, replies: SIGMA * C / (2 * CLIENTS + CANARIES))
+program("EPS-0204", part="scale")(lambda server, replies: SIGMA * C / (CLIENTS + EVERYBODY))
 program("EPS-0205", part="scale")(lambda server, replies: SIGMA * C / replies * 0.9**server.round)
 program("EPS-0206", part="scale")(
     lambda server, replies: 0.0 if server.round % 2 else SIGMA * C / replies
@@ -174,83 +162,6 @@ def _add_up_in_place_of_the_mean(
     server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
 ) -> Arrays:
     return average(server, updates, np.ones(len(updates)))
-
-
-# Flower's own wrappers: what is accounted for is read from them.
-
-
-def _wrap(strategy: Strategy, noise: float = SIGMA) -> Strategy:
-    return DifferentialPrivacyServerSideFixedClipping(strategy, noise, C, EVERYBODY)
-
-
-@program("EPS-0226", part="strategy", settings={}, clients=partial(make_clients, unequal=True))
-def _wrap_weights_by_examples(seed: int) -> Strategy:
-    return _wrap(FedAvg(fraction_evaluate=0.0))
-
-
-@program("EPS-0227", part="strategy", settings={})
-def _wrap_server_learning_rate(seed: int) -> Strategy:
-    return _wrap(FedAvgM(fraction_evaluate=0.0, server_learning_rate=2.0))
-
-
-@program("EPS-0228", part="strategy", settings={})
-def _wrap_fedadam(seed: int) -> Strategy:
-    return _wrap(FedAdam(fraction_evaluate=0.0))
-
-
-@program("EPS-0229", part="strategy", settings={})
-def _wrap_median(seed: int) -> Strategy:
-    return _wrap(FedMedian(fraction_evaluate=0.0))
-
-
-@program("EPS-0230", part="strategy", settings={})
-def _count_twice_the_clients(seed: int) -> Strategy:
-    """Say that twice as many clients are sampled as reply."""
-    return DifferentialPrivacyServerSideFixedClipping(
-        FedAvg(fraction_evaluate=0.0), SIGMA, C, 2 * EVERYBODY
-    )
-
-
-@program("EPS-0231", part="strategy", settings={})
-def _clip_nowhere(seed: int) -> Strategy:
-    """Leave clipping to clients that have no mod for it."""
-    return DifferentialPrivacyClientSideFixedClipping(
-        FedAvg(fraction_evaluate=0.0), SIGMA, C, EVERYBODY
-    )
-
-
-@program("EPS-0232", part="strategy", settings={})
-def _adapt_before_noise(seed: int) -> Strategy:
-    """Adapt the clipping norm between clipping and noise, as Flower does."""
-    return DifferentialPrivacyServerSideAdaptiveClipping(
-        FedAvg(fraction_evaluate=0.0), SIGMA, EVERYBODY, initial_clipping_norm=0.1
-    )
-
-
-@program("EPS-0233", part="strategy", settings={})
-class _CountWithoutNoise(DifferentialPrivacyServerSideAdaptiveClipping):
-    """Adapts the clipping norm by the exact number of clipped updates."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(FedAvg(fraction_evaluate=0.0), SIGMA, EVERYBODY, initial_clipping_norm=4.0)
-
-    def _noisy_fraction(self, count: int, total: int) -> float:
-        return count / total
-
-
-@program("EPS-0234", part="strategy", settings={})
-class _HalveTheNoise(DifferentialPrivacyServerSideFixedClipping):
-    """Overrides Flower's noise by half of it."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(FedAvg(fraction_evaluate=0.0), SIGMA, C, EVERYBODY)
-
-    def _add_noise_to_aggregated_arrays(self, aggregated_arrays: ArrayRecord) -> Any:
-        kept, self.noise_multiplier = self.noise_multiplier, self.noise_multiplier / 2
-        try:
-            return super()._add_noise_to_aggregated_arrays(aggregated_arrays)
-        finally:
-            self.noise_multiplier = kept
 
 
 # Programs that were written after the checks, and changed none of them.

@@ -24,7 +24,12 @@ def list_programs(kind: Kind | None = None) -> tuple[Program, ...]:
         return (*list_programs("step"), *(each for own in kinds for each in list_programs(own)))
     if kind == "flower":
         with needs("flwr", extra="flower"):
-            from epsilometer.zoo import flower_right, flower_rounds, flower_wrong  # noqa: F401
+            from epsilometer.zoo import (  # noqa: F401
+                flower_right,
+                flower_rounds,
+                flower_wrappers,
+                flower_wrong,
+            )
 
         return _sort(flower_rounds.program.programs)
     with needs("opacus", extra="opacus"), needs("torch", extra="torch"):

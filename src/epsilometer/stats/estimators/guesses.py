@@ -1,4 +1,4 @@
-"""Parts of both one-run methods: guess some canaries in, some out, and abstain on others.
+"""Guess some canaries in, some out, and abstain on others, for both one-run methods.
 
 In one run every canary is in or out by a fair coin. The guesser sees the scores but not the coins,
 so it may place its thresholds on the pooled scores at no cost. Only the ways it tries are paid for.
@@ -41,7 +41,7 @@ class Guesses:
     """Ways of guessing: "in iff score ≥ high, out iff score < low", and their results.
 
     Attributes:
-        canaries: How many there are.
+        canaries: Number of canaries.
         low: Shape ``(l,)``; nan where nothing is guessed out.
         high: Shape ``(l,)``; nan where nothing is guessed in.
         made: Guesses made.

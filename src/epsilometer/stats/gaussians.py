@@ -212,8 +212,8 @@ def _scale_both_ways(
         spread = np.stack([present / absent, absent / present])
     if not np.all((np.abs(shift) <= _FARTHEST) & (spread <= _FARTHEST)):
         raise InvalidArgument(
-            f"Expected two laws within {_FARTHEST:g} standard deviations of each other, and "
-            "neither so many times as wide as the other."
+            f"Expected two distributions within {_FARTHEST:g} standard deviations of each other, "
+            "and neither so many times as wide as the other."
         )
     return shift, spread
 

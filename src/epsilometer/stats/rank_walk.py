@@ -156,7 +156,7 @@ class WalkLaw:
         return 1 - float(at @ self._shares)
 
     def _count_choices(self, steps: IntArray, size: int) -> FloatArray:
-        """Ways to reveal a = 0, 1, … of so many steps, in place of steps as usual, times δ^a."""
+        """Ways to reveal a = 0, 1, … of so many steps instead of usual steps, times δ^a."""
         weights = np.ones((size, steps.size))
         for a in range(1, size):
             weights[a] = weights[a - 1] * self._delta * np.maximum(steps - a + 1, 0) / a

@@ -259,14 +259,14 @@ def _compute_epsilon(
 def _fit_normal(sample: FloatArray, ddof: int = 0) -> Fit:
     if sample.size < 2:
         raise InvalidArgument(
-            "Expected two values or more to fit a law to, got 1. One shows no spread; plant some "
-            "hundred canaries, they cost little."
+            "Expected two values or more to fit a distribution to, got 1. One shows no spread; "
+            "plant some hundred canaries, they cost little."
         )
     fit = Fit(float(sample.mean()), float(sample.std(ddof=ddof)))
     if not fit.std > np.finfo(np.float32).eps * abs(fit.mean):
         raise InvalidArgument(
             f"Expected values that differ, got {sample.size} times {fit.mean:.6g}. Without noise, "
-            "or with the same canary planted again and again, no law can be fitted."
+            "or with the same canary planted repeatedly, no distribution can be fitted."
         )
     return fit
 
@@ -448,8 +448,8 @@ def _warn_of_misfit(
         apart = float(np.maximum(steps[1:] - ranked, ranked - steps[:-1]).max())
         if math.sqrt(k) * apart > _STRAY:
             caveats.append(
-                f"The largest cosines of canaries {who} do not have the law of a maximum of "
-                f"independent rounds (Kolmogorov's distance {apart:.2g}): the estimate rests on "
-                "that they have, the bound does not."
+                f"The largest cosines of canaries {who} are not distributed like a maximum of "
+                f"independent rounds (Kolmogorov's distance {apart:.2g}): the estimate assumes "
+                "that they are, the bound does not."
             )
     return tuple(caveats)

@@ -71,7 +71,7 @@ def count_beyond(
 
 @functools.lru_cache(maxsize=4096)
 def find_epsilon(n_in: int, n_out: int, delta: float, alpha: float, mark: int) -> float:
-    """Return the ε that whoever reaches a mark refutes; it depends on no score, and is kept."""
+    """Return the ε that reaching a mark refutes; cached, since it depends on no score."""
     family = get_family(n_in, n_out, delta, alpha)
     looks = family.looks(mark)
     if looks.k.size == 0:  # no scores of this number can reach it

@@ -79,7 +79,7 @@ class GradientGame:
     def _score_view(self, view: GradientView, trained: Outcome, canary: TargetCanary) -> Sides:
         sums = trained.observations[..., 0]
         if view == "steps":
-            # A step shows the target where it is and was drawn; less what other records add, which
+            # A step has the target if it is present and drawn; minus other gradients, which
             # the adversary knows, all other steps are alike.
             has = trained.drawn[..., 0] & canary.present
             alone = sums - trained.others[..., 0]

@@ -17,7 +17,7 @@ _SUMS = 2**25  # parts of sums that are kept at a time
 def _dots(
     dots, squares, key, vector, first, count, dimension, size: tl.constexpr, each: tl.constexpr
 ):
-    """Inner products and squared norms over the coordinates of a program, for ``each`` canaries."""
+    """Compute inner products and norms² over a program's coordinates, for ``each`` canaries."""
     part = tl.program_id(0).to(tl.int64)
     run = part * size + tl.arange(0, size)
     low, high = (run & 0xFFFFFFFF).to(tl.uint32), (run >> 32).to(tl.uint32)

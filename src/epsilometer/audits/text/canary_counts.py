@@ -112,7 +112,7 @@ class CanaryCounts:
         )
 
     def save(self, folder: Path) -> None:
-        """Write them beside the canaries, for their owner alone: they tell the coins."""
+        """Write the counts next to the canaries, for the owner only: they reveal coin tosses."""
         packed = io.BytesIO()
         np.savez(packed, **{name: each for name, each in vars(self).items() if each is not None})
         write_whole(folder / COUNTS, packed.getvalue())

@@ -203,7 +203,7 @@ class GradientDescent:
         return score / (self.noise * self.clip) ** 2
 
     def _sum_clipped(self, weights: FloatArray, x: FloatArray, y: IntArray) -> FloatArray:
-        """Return the sum of clipped gradients, each an outer product: its norm is a product."""
+        """Return the sum of clipped gradients: outer products, so norms are products too."""
         error = _softmax(x @ weights)
         error[:, np.arange(y.size), y] -= 1.0
         norms = np.linalg.norm(error, axis=2) * np.linalg.norm(x, axis=1)

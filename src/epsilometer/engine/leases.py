@@ -93,7 +93,7 @@ class Board:
     def __init__(
         self, tell: Callable[..., None] | None = None, before: float | None = None
     ) -> None:
-        """Take a callback for events, as ``tell("lost", unit=…)``, and what was usual before."""
+        """Take a callback for events, as in ``tell("lost", unit=…)``, and the earlier median."""
         self._open: dict[Lease, None] = {}
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
         self._before = () if before is None else (before,)

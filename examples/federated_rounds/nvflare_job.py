@@ -1,9 +1,9 @@
 """Audit a run of NVIDIA FLARE in its simulator: ten clients, three rounds, one canary.
 
-Its aggregator is where replies are seen, canaries join and noise is added.
+Its aggregator receives the replies, averages canaries among them and adds noise.
 
     pip install nvflare epsilometer
-    python examples/federated_rounds/nvflare_job.py              # as promised
+    python examples/federated_rounds/nvflare_job.py              # as claimed
     python examples/federated_rounds/nvflare_job.py --share 0.5  # half of the noise
 """
 

@@ -1,11 +1,11 @@
-"""Audit a simulation of pfl-research: ten silos, five rounds, one more that is a canary.
+"""Audit a simulation of pfl-research: ten silos, one canary silo and five rounds.
 
-pfl clips every user's update and adds noise to their sum by a postprocessor. One postprocessor
-before it keeps what users send and lets the canary send its direction; one callback shows the
+pfl clips every user's update and adds noise to their sum by a postprocessor. Before it, a second
+postprocessor keeps what users send and makes the canary send its direction. A callback shows the
 weights after every round.
 
     pip install pfl 'epsilometer[torch]'  # in an environment of their own
-    python examples/federated_rounds/pfl_simulation.py              # as promised
+    python examples/federated_rounds/pfl_simulation.py              # as claimed
     python examples/federated_rounds/pfl_simulation.py --share 0.5  # half of the noise
 """
 
@@ -39,7 +39,7 @@ NOISE = em.gaussian_sigma(EPSILON, DELTA) * ROUNDS**0.5  # everybody takes part 
 
 
 class Linear(torch.nn.Linear):
-    """A linear regression, as pfl asks for: with a loss and metrics of its own."""
+    """Fit a linear regression, with the loss and metrics that pfl asks for."""
 
     def loss(self, x: torch.Tensor, y: torch.Tensor, is_eval: bool = False) -> torch.Tensor:
         """Return the mean squared error."""
@@ -52,7 +52,7 @@ class Linear(torch.nn.Linear):
 
 
 class CanaryProcessor(Postprocessor[Any], TrainingProcessCallback[Any]):
-    """Lets one user send a canary; keeps what the others send, and shows the weights.
+    """Make one user send a canary; keep what the others send, and show the weights.
 
     Args:
         model: The model before training.
@@ -91,8 +91,8 @@ def run(*, share: float = 1.0, seed: int = 0) -> em.Audit:
     """Train once, with a canary, and return the audit.
 
     Args:
-        share: Of the promised noise is added; 1 is right.
-        seed: Of data and noise.
+        share: Fraction of the claimed noise that is added; 1 is right.
+        seed: Seed of data and noise.
     """
     np.random.seed(seed)  # pfl's own randomness comes from the global generators
     torch.manual_seed(seed)

@@ -1,9 +1,9 @@
 """Audit a federated training loop of your own: ten hospitals, no framework.
 
-The loop clips updates, averages them and adds noise; three lines beside it plant canaries, show the
+The loop clips updates, averages them and adds noise; three more lines plant canaries, show the
 weights after every round, and ask for the audit.
 
-    python examples/federated_rounds/plain_loop.py              # as promised: not refuted
+    python examples/federated_rounds/plain_loop.py              # as claimed: not refuted
     python examples/federated_rounds/plain_loop.py --forget     # noise is forgotten for one array
 """
 
@@ -19,13 +19,13 @@ NOISE = em.gaussian_sigma(EPSILON, DELTA) * ROUNDS**0.5  # everybody takes part 
 
 
 def clip(update: dict[str, np.ndarray], norm: float = 1.0) -> dict[str, np.ndarray]:
-    """Return an update, no longer than the norm over all arrays together."""
+    """Clip an update to a norm over all arrays together."""
     length = np.sqrt(sum(np.sum(part**2) for part in update.values()))
     return {name: part * min(1.0, norm / length) for name, part in update.items()}
 
 
 def train(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return what a hospital adds: a few steps of least squares on its own patients."""
+    """Return a hospital's update: a few steps of least squares on its own patients."""
     own = weights.copy()
     for _ in range(5):
         own -= 0.1 * x.T @ (x @ own - y) / len(x)
@@ -67,7 +67,7 @@ def main() -> None:
     audit = run(forget=parser.parse_args().forget)
     print(f"Verdict: {audit.verdict}.")
     for view in audit.views:
-        print(f"{view.bound.adversary}: ε ≥ {view.bound.epsilon:.2f} of {EPSILON:g} promised")
+        print(f"{view.bound.adversary}: ε ≥ {view.bound.epsilon:.2f} of {EPSILON:g} claimed")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Flower's own central differential privacy, audited: five settings, one claim of ε = 8.
+"""Audit Flower's own central differential privacy: five settings, one claim of ε = 8.
 
 Each setting is a Flower app as its documentation has it: a strategy inside
 ``DifferentialPrivacyServerSide…Clipping``, whose noise multiplier is that of ε = 8 for one round.
-The audit finds where the noise that is added is not the noise that was accounted for.
+The audit finds where the noise added is not the noise that was accounted for.
 
     python examples/flower_bugs/bugs.py            # all of them, in this process, without Ray
     python examples/flower_bugs/bugs.py fedadam    # one of them
@@ -38,7 +38,7 @@ CLIP = 1.0
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a demonstration is."""
+    """Set the size of a demonstration."""
 
     canaries: int = 1000
     clients: int = 100
@@ -51,7 +51,7 @@ client_app = ClientApp()
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
-    """A client whose update has norm ½: what it learns does not matter here."""
+    """Return an update of norm ½: what a client learns does not matter here."""
     arrays = message.content["arrays"]["model"].numpy()
     step = np.random.default_rng(context.node_id).standard_normal(arrays.size, dtype=np.float32)
     moved = arrays + 0.5 * step / np.linalg.norm(step)
@@ -65,7 +65,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def server_app(strategy: Strategy, *, weights: int, rounds: int = 1) -> ServerApp:
-    """An app that trains with a strategy, as in Flower's tutorial."""
+    """Return an app that trains with a strategy, as in Flower's tutorial."""
     app = ServerApp()
 
     @app.main()
@@ -77,7 +77,7 @@ def server_app(strategy: Strategy, *, weights: int, rounds: int = 1) -> ServerAp
 
 
 def fixed(strategy: Strategy, scale: Scale) -> Strategy:
-    """The strategy with Flower's clipping and noise."""
+    """Return the strategy with Flower's clipping and noise."""
     return DifferentialPrivacyServerSideFixedClipping(
         strategy, NOISE, CLIP, scale.canaries + scale.clients
     )
@@ -86,7 +86,7 @@ def fixed(strategy: Strategy, scale: Scale) -> Strategy:
 def audited(
     strategy: Strategy, scale: Scale, *, weight: float = 1, clip_norm: float | None = None
 ) -> em.Audit:
-    """What the audit finds, by whoever sees the weights before and after one round."""
+    """Audit a strategy against an adversary who sees the weights before and after one round."""
     with tempfile.TemporaryDirectory() as folder:
         app = audit_server_app(
             server_app(strategy, weights=scale.weights),
@@ -104,32 +104,32 @@ def audited(
 
 
 def equal_weights(scale: Scale) -> em.Audit:
-    """FedAvg, everybody with as many examples: as promised."""
+    """Audit FedAvg where all clients have equally many examples: as claimed."""
     return audited(fixed(FedAvg(fraction_evaluate=0.0), scale), scale)
 
 
 def unequal_weights(scale: Scale) -> em.Audit:
-    """FedAvg weights by examples, the noise does not: whoever has ten times as many is exposed."""
+    """Audit FedAvg weighted by examples, with noise that ignores weights: large clients leak."""
     return audited(fixed(FedAvg(fraction_evaluate=0.0), scale), scale, weight=10)
 
 
 def server_learning_rate(scale: Scale) -> em.Audit:
-    """FedAvgM doubles the update, then noise is added for the update before that."""
+    """Audit FedAvgM, which doubles the update before noise for the undoubled one is added."""
     inner = FedAvgM(fraction_evaluate=0.0, server_learning_rate=2.0)
     return audited(fixed(inner, scale), scale)
 
 
 def fedadam(scale: Scale) -> em.Audit:
-    """FedAdam divides the update by its own size, then noise is added for the update before."""
+    """Audit FedAdam, which rescales the update before noise for the unscaled one is added."""
     return audited(fixed(FedAdam(fraction_evaluate=0.0), scale), scale)
 
 
 def adaptive_clipping(scale: Scale, *, clip_norm_lr: float = 1.0) -> em.Audit:
-    """The clipping norm is adapted after clipping and before noise: noise for another norm.
+    """Audit adaptive clipping, which adapts the norm after clipping and before adding noise.
 
-    Everybody is clipped, so that the norm should grow; its sign is wrong, and it shrinks to
-    exp(-½) of what was clipped to, and with it the noise. It does so in every round alike, so that
-    more rounds with the noise for as many show no more than one does.
+    All updates are clipped, so the norm should grow. The sign of the change is wrong: the norm, and
+    the noise with it, shrinks to exp(-½) of what was clipped to. This is the same in every round,
+    so more rounds, with noise for as many, show no more than one does.
     """
     strategy = DifferentialPrivacyServerSideAdaptiveClipping(
         FedAvg(fraction_evaluate=0.0),
@@ -142,7 +142,7 @@ def adaptive_clipping(scale: Scale, *, clip_norm_lr: float = 1.0) -> em.Audit:
 
 
 def clipping_norms(rounds: int, *, start: float, clients: int = 50) -> list[float]:
-    """The clipping norm after every round, where all updates have norm ½: it runs away from ½."""
+    """Return the clipping norm after every round: it diverges from ½, the norm of all updates."""
     strategy = DifferentialPrivacyServerSideAdaptiveClipping(
         FedAvg(fraction_evaluate=0.0), 0.1, clients, initial_clipping_norm=start
     )

@@ -1,9 +1,9 @@
-"""A fleet of 100,000 phones, of which 1,000 are designated as canaries: what the audit costs.
+"""Measure what the audit of a fleet of 100,000 phones costs; 1,000 of them are canaries.
 
     python examples/flower_fleet/fleet.py
 
-Every round samples 1,000 phones. Nothing runs but the phones that are sampled, as calls in this
-process; prints CPU time with the audit and without it, memory, and what was found.
+Every round samples 1,000 phones, and only those run, as calls in this process. The script prints
+CPU time with the audit and without it, memory, and the findings.
 """
 
 import logging
@@ -27,7 +27,7 @@ server_app = ServerApp()
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Rounds of DP-FedAvg, a hundredth of the phones in each."""
+    """Run rounds of DP-FedAvg, each with a hundredth of the phones."""
     inner = FedAvg(fraction_train=SAMPLED / PHONES, fraction_evaluate=0.0)
     strategy = DifferentialPrivacyServerSideFixedClipping(inner, 0.6, 1.0, SAMPLED)
     start = ArrayRecord({"model": Array(np.zeros(WEIGHTS, np.float32))})
@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def phone(message: Message, context: Context) -> Message:
-    """A phone whose update has norm 1."""
+    """Return the reply of a phone, an update of norm 1."""
     model = message.content["arrays"]["model"].numpy()
     step = np.random.default_rng(context.node_id).standard_normal(WEIGHTS, dtype=np.float32)
     arrays = ArrayRecord({"model": Array(model + step / np.linalg.norm(step))})
@@ -44,7 +44,7 @@ def phone(message: Message, context: Context) -> Message:
 
 
 def timed(app: ServerApp) -> float:
-    """CPU seconds of a run."""
+    """Return the CPU seconds of a run."""
     random.seed(0)
     np.random.seed(0)
     start = time.process_time()
@@ -53,12 +53,12 @@ def timed(app: ServerApp) -> float:
 
 
 def megabytes() -> float:
-    """The most memory that was used so far."""
+    """Return the peak memory so far, in megabytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def report() -> None:
-    """Runs the fleet without the audit, and with it."""
+    """Run the fleet without the audit, and with it."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     plain, before = timed(server_app), megabytes()
     print(f"{PHONES:,} phones, {SAMPLED:,} a round, {ROUNDS} rounds, {WEIGHTS:,} weights")

@@ -1,7 +1,7 @@
 """Fine-tune a small language model with planted canaries, and write its privacy audit.
 
 ``python examples/huggingface/fine_tune.py OUT`` runs in seconds on a CPU; nothing is downloaded.
-Take your own model, tokenizer and texts in place of the small ones.
+Replace the small model, tokenizer and texts by your own.
 """
 
 import sys
@@ -45,19 +45,19 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def main(out: Path) -> None:
-    """Plant, train, audit."""
+    """Plant canaries, train, and audit."""
     set_seed(0)
     tokenizer = make_tokenizer()
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=32, n_layer=2, n_head=2)
     )
-    # 1. Plant canaries; texts and coins go into a folder for you alone.
+    # 1. Plant canaries; texts and coin tosses go into a private folder.
     planted = em.plant_texts(
         TEXTS, canaries=em.TextCanaries(count=200, kind="new", prompt=4), out=out / "private"
     )
     tokenizer.add_tokens(list(planted.new_tokens))
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    # 2. Train as ever, with one callback more.
+    # 2. Train as usual, with one more callback.
     audit = PrivacyAudit(planted, em.Claim(2.0, delta=1e-5))
     Trainer(
         model=model,
@@ -79,7 +79,7 @@ def main(out: Path) -> None:
         callbacks=[audit],
     ).train()
     # 3. Read the verdict; audit.json, audit.html and README.md are in the folder of the model.
-    if audit.audit is not None:  # of several processes, the first one has it
+    if audit.audit is not None:  # only the first of several processes has it
         print(audit.audit)
 
 

@@ -1,4 +1,4 @@
-"""Train a small model with JAX-Privacy, and audit the run that is done anyway.
+"""Train a small model with JAX-Privacy, and audit that same run.
 
     pip install 'epsilometer[jax]'
     python examples/jax_privacy/train.py                  # as it should be

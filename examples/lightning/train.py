@@ -2,7 +2,7 @@
 
 pip install 'epsilometer[lightning]'
 python examples/lightning/train.py
-python examples/lightning/train.py --forget-loader   # Lightning goes on with the old loader
+python examples/lightning/train.py --forget-loader   # Lightning keeps the old loader
 """
 
 import argparse
@@ -18,7 +18,7 @@ from epsilometer.integrations.lightning import AuditCallback
 
 
 class Classifier(lightning.LightningModule):
-    """Softmax regression with DP-SGD."""
+    """Train softmax regression with DP-SGD."""
 
     def __init__(self, *, forget_loader: bool = False) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Classifier(lightning.LightningModule):
         self.loader = loader if forget_loader else sampled
 
     def train_dataloader(self) -> DataLoader:
-        """Return the loader that Lightning goes through."""
+        """Return the loader that Lightning iterates over."""
         return self.loader
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -18,7 +18,7 @@ CLIP, SIGMA = 1.0, 1.1
 
 
 class PrivateStep:
-    """One step: gradients of single records, clipped, summed, with noise."""
+    """Take one step: clip per-record gradients, sum them and add noise."""
 
     def __init__(self, module: nn.Module, *, clip_mean: bool = False) -> None:
         self.module, self.clip_mean = module, clip_mean
@@ -34,7 +34,7 @@ class PrivateStep:
             return nn.functional.cross_entropy(logits, y[None])
 
         each = vmap(grad(measure_loss), in_dims=(None, 0, 0))(params, features, labels)
-        if self.clip_mean:  # the mistake: one loud record is all of the mean
+        if self.clip_mean:  # the mistake: one large gradient dominates the mean
             each = {name: part.sum(0, keepdim=True) for name, part in each.items()}
         norms = sum(part.flatten(1).square().sum(1) for part in each.values()).sqrt()
         factors = (CLIP / norms.clamp(min=CLIP)).clamp(max=1.0)

@@ -15,7 +15,7 @@ import epsilometer as em
 
 
 def audit_scores() -> em.Audit:
-    """Return the audit of an attack by which records in and out differ by one deviation."""
+    """Return the audit of an attack whose scores in and out differ by one standard deviation."""
     rng = np.random.default_rng(0)
     scores = em.Scores(rng.normal(1, 1, 1000), rng.normal(0, 1, 1000), design="runs")
     return em.audit(scores, em.Claim(1.0, delta=1e-5))

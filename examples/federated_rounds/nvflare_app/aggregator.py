@@ -13,14 +13,14 @@ DELTA, SHAPE = 1e-5, (100, 40)  # of a model that begins with zeros
 
 
 class CanaryAggregator(ModelAggregator):
-    """DP-FedAvg on the server; canaries are averaged among the clients.
+    """Run DP-FedAvg on the server; canaries are averaged among the clients.
 
     Args:
-        out: Where the audit is written, after every round anew.
-        epsilon: What is promised, for all rounds together.
+        out: Where the audit is written after every round.
+        epsilon: Claimed ε, for all rounds together.
         rounds: How many rounds there are.
         canaries: How many canaries there are.
-        share: Of the promised noise is added; 1 is right.
+        share: Fraction of the claimed noise that is added; 1 is right.
     """
 
     def __init__(

@@ -123,7 +123,7 @@ def methods() -> None:
 
 
 def run_file(file: Path, options: Options, data: Path | None) -> Audit:
-    """Run the audit that a file or the directory of a run describes, with data of a folder."""
+    """Run the audit that a file or the directory of a run describes, with data from a folder."""
     file = file.absolute()
     with visit(data, trust=options.trust):
         call = read_call(file, trust=options.trust)
@@ -140,15 +140,15 @@ def make_call(
     delta: float | None = None,
     seeded: bool = False,
 ) -> Call:
-    """Return the call that a file describes, with options in place of the file's settings.
+    """Return the call that a file describes; options override the file's settings.
 
     Args:
         subject: Name of the subject.
         settings: Fields that were given as options.
         options: The shared ones.
         source: Fields of the data's reference that were given as options.
-        bundled: Name of the bundled file that stands for none.
-        delta: δ where neither options nor the file give one.
+        bundled: Name of the bundled file to use if none is given.
+        delta: δ if neither options nor the file give one.
         seeded: Whether the source draws from the same seed.
     """
     config = options.config
@@ -175,11 +175,11 @@ def make_call(
 
 
 def run_call(call: Call, options: Options, *, data: Path | None = None) -> Audit:
-    """Run a call as the options say; if interrupted, say how to continue.
+    """Run a call with the shared options; if interrupted, print how to continue.
 
     Args:
         call: What is audited.
-        options: Where and on what.
+        options: The shared options.
         data: Folder that the subject's files are read from.
     """
     out = None if options.out is None else options.out.absolute()
@@ -203,13 +203,13 @@ def end_audit(
     further: tuple[Any, ...] = (),
     code: bool = True,
 ) -> None:
-    """Show an audit as the options say, and exit with its code.
+    """Print an audit as the options require, and exit with its code.
 
     Args:
         audit: What was found.
-        options: How it is shown.
-        advice: What to do next in this very case, in a line.
-        further: What is shown beside it with ``--verbose``.
+        options: The shared options.
+        advice: One line of advice for this case.
+        further: Further text for ``--verbose``.
         code: Whether the verdict decides the exit code.
     """
     stamp = None if options.out is None else write_stamp(options.out)
@@ -236,20 +236,20 @@ def end_audit(
 
 
 def visit(folder: Path | None, *, trust: bool = False) -> AbstractContextManager[None]:
-    """Work in a folder, from which the files of a subject are named.
+    """Change to a folder, to which the names of a subject's files are relative.
 
     Args:
         folder: The folder; None for the current one.
         trust: Let modules be imported from the current folder, as ``python -m`` does.
     """
     here = os.getcwd()
-    if trust and here not in sys.path:  # workers are told of it too
+    if trust and here not in sys.path:  # workers inherit it
         sys.path.insert(0, here)
     return nullcontext() if folder is None else chdir(folder)
 
 
 def import_function(text: str) -> Callable[..., Any]:
-    """Import a function that a user named as ``module:name``, also from the current folder."""
+    """Import a function given as ``module:name``, also from the current folder."""
     module, _, name = text.partition(":")
     try:
         with visit(None, trust=True):
@@ -264,7 +264,7 @@ def import_function(text: str) -> Callable[..., Any]:
 
 
 def run_interruptibly(work: Callable[[], Audit], out: Path | None) -> Audit:
-    """Do the work; where it is interrupted, say how to go on and exit as the signal asks."""
+    """Do the work; if interrupted, print how to continue and exit with the signal's code."""
     from epsilometer.engine.run import Terminated
 
     try:
@@ -292,7 +292,7 @@ def _take_section(sections: Mapping[str, Any], name: str, config: Path | None) -
 def _merge_asked(
     sections: Mapping[str, Any], options: Options, delta: float | None
 ) -> dict[str, Any]:
-    """Return the sections ``claim`` and ``audit`` with what options say."""
+    """Return the sections ``claim`` and ``audit``, overridden by options."""
     claim, audit = sections.get("claim"), sections.get("audit", {})
     if not isinstance(audit, Mapping):
         return {}  # refused by whoever reads it

@@ -1,4 +1,4 @@
-"""Judge results written before: ``epsilometer check`` and ``epsilometer runs verify``."""
+"""Judge saved results: ``epsilometer check`` and ``epsilometer runs verify``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -127,7 +127,7 @@ def verify(directory: Path, trust: bool, data: Path | None) -> None:
 
 
 def verify_run(path: Path, *, trust: bool, data: Path | None) -> Audit:
-    """Return the result of a run as its units give it; refuse one that differs.
+    """Return the result of a run, recomputed from its units; refuse one that differs.
 
     Args:
         path: The directory of the run, or the result in it.

@@ -159,7 +159,7 @@ def classifier(
 
 
 def _complete_fitted(source: dict[str, Any], settings: dict[str, Any], options: Options) -> None:
-    """Complete what was said of a fitted model; refuse what needs a recipe that is not known."""
+    """Complete the settings of a fitted model; refuse those that need an unknown recipe."""
     source["type"] = "fitted-table"
     if options.trust:
         source["reader"] = load_trusted

@@ -11,7 +11,7 @@ from epsilometer.report.page import render_page
 
 
 def compare_page(found: Comparison, *, title: str) -> str:
-    """Return what two audits have in common and what not; the same audits give the same bytes."""
+    """Return a page that compares two audits; the same audits give the same bytes."""
     differ = [audit for audit in found.audits if audit.told_apart]
     finding = (
         f"{len(differ)} of {len(found.audits)} views differ by more than chance explains."

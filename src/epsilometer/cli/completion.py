@@ -34,11 +34,11 @@ def completion(shell: str) -> None:
 def complete_run(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Complete to directories of runs; where none begins so, to folders on the way to one."""
+    """Complete to directories of runs; if none matches, to folders that may contain them."""
     folder, _, begun = incomplete.rpartition("/")
     try:
         inside = sorted(Path(f"{folder}/" if "/" in incomplete else ".").iterdir())
-    except OSError:  # no such folder, or a closed one: nothing to offer
+    except OSError:  # no such folder, or no permission: no completions
         inside = []
     lead = incomplete[: len(incomplete) - len(begun)]
     runs: list[CompletionItem] = [

@@ -1,7 +1,7 @@
 """Check what is installed and works here: ``epsilometer doctor``.
 
-Nothing here imports a package that might be broken. Each is imported in a separate process: one
-that raises, hangs or kills its process is a line in the answer.
+Packages that might be broken are imported in separate processes: one that raises, hangs or crashes
+becomes one line of the output.
 """
 
 import os
@@ -105,14 +105,14 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked.
+    """Hold the result of one check.
 
     Attributes:
-        part: Under which heading it stands.
+        part: Its heading.
         name: What was checked.
-        state: How it is.
+        state: Its state.
         says: What was found.
-        advice: What to do; empty where nothing need be done.
+        advice: What to do; empty if nothing needs to be done.
         vital: Whether nothing works without it.
     """
 
@@ -178,9 +178,9 @@ def _show(checks: list[Check]) -> None:
 
 
 def examine(*, address: str | None = None) -> list[Check]:
-    """Run all checks, in the order in which they are shown.
+    """Run all checks, in the order of display.
 
-    Guarantees: a package that cannot be imported, for whatever reason, is a check like any other.
+    Guarantees: a package that cannot be imported, for any reason, becomes a failed check.
 
     Args:
         address: Address of a Dask scheduler to be reached, if any.
@@ -207,7 +207,7 @@ def examine(*, address: str | None = None) -> list[Check]:
 
 
 def list_requirements() -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return what the package requires: always, and by extra (those for users), each once."""
+    """Return the package's requirements: always, and by extra for users, each once."""
     asked: dict[str, list[str]] = {"": [], **{extra: [] for extra in USES}}
     for line in metadata.requires("epsilometer") or ():
         name = re.match(r"[\w.-]+", line)
@@ -225,7 +225,7 @@ def list_requirements() -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
 
 
 def list_workable(checks: Iterable[Check]) -> list[str]:
-    """Say what can be done and what cannot, in sentences."""
+    """Return sentences on what works and what does not."""
     lacking = {}
     for check in checks:
         if check.part.startswith("extra ") and check.state in ("missing", "broken"):
@@ -238,7 +238,7 @@ def list_workable(checks: Iterable[Check]) -> list[str]:
 
 
 def _run_unit(unit: int) -> dict[str, object]:
-    """Do what a worker is asked to do."""
+    """Execute a unit in a worker."""
     import numpy as np
 
     return {"unit": np.array(unit)}
@@ -288,7 +288,7 @@ def _run_check(
 def _run_program(program: str, *arguments: str) -> tuple[State, str]:
     """Tell whether a program runs in an interpreter like this one, and its last line."""
     try:
-        # -P: what lies in the folder somebody stands in is not what is installed.
+        # -P: modules in the current folder are not the installed ones.
         done = subprocess.run(
             [sys.executable, "-P", "-W", "ignore", "-c", program, *arguments],
             capture_output=True,
@@ -309,7 +309,7 @@ def _run_program(program: str, *arguments: str) -> tuple[State, str]:
 
 
 def _shorten(text: str) -> str:
-    """Return one line of what others wrote, without what a terminal would obey."""
+    """Return one line of foreign text, without control characters."""
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
     return shown if len(shown) <= _SAID else shown[: _SAID - 1] + "…"
 
@@ -337,7 +337,7 @@ def _describe_memory() -> str:
 
 
 def _check_gpu() -> list[Check]:
-    """Report what torch and the driver say of it, where they are installed."""
+    """Report GPUs as seen by torch and the driver, if they are installed."""
     checks = [_check_driver()]
     if _is_installed("torch"):
         state, last = _run_program(_GPU)

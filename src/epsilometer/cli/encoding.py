@@ -1,4 +1,4 @@
-"""Spell out letters that a stream's encoding does not have: eps for ε, >= for ≥."""
+"""Spell out characters that a stream's encoding lacks: eps for ε, >= for ≥."""
 
 import codecs
 import io
@@ -29,7 +29,7 @@ def spell(text: str) -> str:
 
 
 def spell_for(text: str, encoding: str) -> str:
-    """Return text in which what an encoding lacks is spelled out, before it is laid out.
+    """Return text with characters that an encoding lacks spelled out, before layout.
 
     Example:
         >>> spell_for("ε ≥ 3 – “ok”", "cp1252"), spell_for("ε ≥ 3", "utf-8")
@@ -46,7 +46,7 @@ def _handle(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def spell_out() -> None:
-    """Let standard output and error spell what they cannot encode, where they were to fail."""
+    """Make standard output and error spell out what they cannot encode, instead of failing."""
     codecs.register_error(HANDLER, _handle)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""Word entries of a history."""
+"""Format entries of a history."""
 
 import math
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def date(entry: Entry) -> str:
-    """Say when it was written, in UTC: the same words everywhere."""
+    """Return when it was written, in UTC, independent of the locale."""
     return f"{datetime.fromtimestamp(entry.written, UTC):%Y-%m-%d %H:%M}"
 
 
 def run(entry: Entry) -> str:
-    """Name the run, and which of its views where it is not the first."""
+    """Return the name of the run, with the number of the view if it is not the first."""
     label = one_line(entry.label)
     return label if entry.part == 1 else f"{label} #{entry.part}"
 
 
 def found(entry: Entry) -> str:
-    """Say what was found: a bound, or what an attack on a classifier gained."""
+    """Return the result: a bound, or the advantage of an attack on a classifier."""
     if entry.epsilon is None:
         gained = entry.advantage
         return "–" if gained is None else f"TPR − FPR {number(gained)}"
@@ -44,7 +44,7 @@ def claimed(entry: Entry) -> str:
 
 
 def trend_title(trend: Trend) -> str:
-    """Say what is followed."""
+    """Return the title of a trend."""
     parts = [trend.subject]
     if trend.adversary not in ("", "unstated"):
         parts.append(f"adversary: {trend.adversary}")
@@ -54,7 +54,7 @@ def trend_title(trend: Trend) -> str:
 
 
 def trend_rows(trend: Trend) -> list[tuple[str, ...]]:
-    """Return one row per entry, as ``TREND_HEAD`` names them."""
+    """Return one row per entry, with the columns of ``TREND_HEAD``."""
     return [
         (run(e), date(e), claimed(e), found(e), e.view_verdict, one_line(note))
         for e, note in zip(trend.entries, trend.notes, strict=True)

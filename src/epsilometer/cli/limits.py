@@ -1,4 +1,4 @@
-"""Offer limits of release rules as options: what ``classifier`` and ``regressor`` share."""
+"""Offer limits of release rules as options of ``classifier`` and ``regressor``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -35,12 +35,12 @@ def limit_options(limits: Limits) -> Decorator:
 def make_rules(
     limits: Limits, given: Mapping[str, float | None], usual: Sequence[ReleaseRule]
 ) -> tuple[ReleaseRule, ...]:
-    """Return the rules with the limits that were given; none where the usual ones are meant.
+    """Return the rules with the given limits; none for the usual rules.
 
     Args:
-        limits: What can be set.
-        given: What was.
-        usual: The rules where no limit is given.
+        limits: The limits that can be set.
+        given: The limits that were given.
+        usual: The rules without given limits.
     """
     if all(value is None for value in given.values()):
         return ()

@@ -50,7 +50,7 @@ HEADINGS: dict[str, dict[str, str]] = {
     },
 }
 COMMANDS = {name: text for commands in HEADINGS.values() for name, text in commands.items()}
-# What somebody has, and what to type then. Every one of them is a call that parses.
+# What a user has, and the command for it. Every command parses.
 STARTS = (
     ("attack scores in a file", "epsilometer estimate scores.csv --delta 1e-5"),
     ("DP-SGD that shuffles", "epsilometer shuffle --noise-multiplier 1 --steps 100 --claim 3"),
@@ -69,8 +69,8 @@ _HELP = (
     ("all commands; one command", "epsilometer --help; epsilometer estimate --help"),
     ("how a number was computed", "--explain, with any command"),
 )
-_PIPE_CLOSED = 141  # what shells report of a program that SIGPIPE ended
-_WORKERS = "PYTHONWARNINGS"  # variable of the environment that workers inherit
+_PIPE_CLOSED = 141  # exit code of shells for a program that SIGPIPE ended
+_WORKERS = "PYTHONWARNINGS"  # environment variable that workers inherit
 _MODULES = {
     "estimate": "audit",
     "methods": "audit",
@@ -95,7 +95,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; for one that does not exist, suggest some that do."""
+        """Find the command; for an unknown one, suggest existing ones."""
         name = args[0]
         if not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:
             raise click.UsageError(f"No such command {name!r}.{_suggest(name)}", ctx)
@@ -109,7 +109,7 @@ class _Commands(click.Group):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """Complete commands without importing them: a person waits for each press of a key."""
+        """Complete commands without importing them, since a user waits for each key press."""
         from click.shell_completion import CompletionItem
 
         return [
@@ -133,7 +133,7 @@ class _Commands(click.Group):
         try:
             with _quiet_warnings():
                 return super().invoke(ctx)
-        except EpsilometerError as error:  # only 1 may mean that a claim fell, so ours become 2
+        except EpsilometerError as error:  # only 1 may mean "refuted", so these become 2
             raise click.UsageError(word_error(error)) from error
         except click.exceptions.Exit:
             raise
@@ -145,20 +145,20 @@ class _Commands(click.Group):
             raise SystemExit(130) from error
         except BrokenPipeError:
             _leave_pipe()
-        except Exception as error:  # a fault of ours must not read as a verdict either
+        except Exception as error:  # an internal fault must not look like a verdict either
             say(_word_fault(error), err=True)
             raise SystemExit(3) from error
 
 
 def _leave_pipe() -> NoReturn:
-    """Exit where the reader has stopped, as in `… | head`: neither a fault nor a verdict."""
+    """Exit when the reader has stopped, as in `… | head`: neither a fault nor a verdict."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is flushed at the end
     raise SystemExit(_PIPE_CLOSED)
 
 
 @contextmanager
 def _quiet_warnings() -> Iterator[None]:
-    """Name warnings of users' code and packages by their kind: what they say may hold data."""
+    """Show only the type of warnings from users' code and packages: their text may hold data."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EpsilometerWarning)  # results carry them as caveats
         if shows_errors():
@@ -182,7 +182,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Stand in for ``warnings.showwarning``."""
+    """Replace ``warnings.showwarning``."""
     say(
         f"{category.__name__} from {one_line(filename)}:{lineno}; what it says is shown with "
         f"{SHOW_ERRORS}=1.",
@@ -191,7 +191,7 @@ def _show_warning(
 
 
 def _word_fault(error: Exception) -> str:
-    """Return where a fault is; its text may hold data, and is shown only on request."""
+    """Return the place of a fault; its text may hold data, and is shown only on request."""
     import traceback
 
     if shows_errors() or isinstance(error, ImportError):  # which names a module
@@ -204,7 +204,7 @@ def _word_fault(error: Exception) -> str:
 
 
 def _suggest(name: str) -> str:
-    """Return which command was probably meant, or where all are listed."""
+    """Suggest the command that was probably meant, or where all are listed."""
     import difflib
 
     known = {**{each: each for each in COMMANDS}, **{each: f"runs {each}" for each in _RUNS}}
@@ -235,7 +235,7 @@ def main(ctx: click.Context) -> None:
 
 
 def show_start() -> None:
-    """Show one screen: what this is, what to type for what one has, what to try, where help is."""
+    """Show one screen: what this is, which command fits what, what to try, where help is."""
     from rich.text import Text
 
     show(

@@ -1,4 +1,4 @@
-"""Declare the options that commands share: each is spelled, explained and read here alone."""
+"""Declare the options that commands share: names, help and parsing are defined only here."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ Decorator: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the shared options of a command say; None where nothing was said.
+    """Hold the shared options of a command; None if an option was not given.
 
     Attributes:
         config: File of settings.
@@ -72,7 +72,7 @@ class Options:
 
 
 class _Option(click.Option):
-    """An option whose default is shown as it is written, and not in parentheses."""
+    """Define an option whose default is shown as written, and not in parentheses."""
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
@@ -85,7 +85,7 @@ option = functools.partial(click.option, cls=_Option)
 
 
 class Named(ParamType):
-    """A choice by its short name and, after a colon, its number: ``partial:1000``."""
+    """Parse a choice by its short name and, after a colon, its number: ``partial:1000``."""
 
     name = "choice"
 
@@ -98,7 +98,7 @@ class Named(ParamType):
         self._known = {each.partition(":")[0].partition("[")[0]: ":" in each for each in shown}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the choice; a message with all names where there is none such."""
+        """Return the choice; for an unknown name, raise an error that lists all names."""
         if not isinstance(value, str):
             return value
         name, colon, _ = value.partition(":")
@@ -128,7 +128,7 @@ class Named(ParamType):
 
 
 class Suggested(ParamType):
-    """A text for which a shell suggests names; whoever takes it says what is wrong with others."""
+    """Accept any text, with names that a shell suggests; the caller refuses other names."""
 
     name = "name"
 
@@ -144,12 +144,12 @@ class Suggested(ParamType):
 
 
 class Whole(ParamType):
-    """A whole number, which may be written as 1e7."""
+    """Parse a whole number, which may be written as 1e7."""
 
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number; an error where it is not whole."""
+        """Return the number; raise if it is not whole."""
         if isinstance(value, int):
             return value
         try:
@@ -162,7 +162,7 @@ class Whole(ParamType):
 
 
 class Listed(ParamType):
-    """Values separated by commas."""
+    """Parse values separated by commas."""
 
     def __init__(self, each: ParamType) -> None:
         """Take the type of one value."""
@@ -172,7 +172,7 @@ class Listed(ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[Any, ...]:
-        """Return the values; ``none`` stands for none."""
+        """Return the values; ``none`` means an empty list."""
         if not isinstance(value, str):
             return tuple(value)
         if value == "none":
@@ -199,7 +199,7 @@ OPTIMIZER = Named("an optimizer", "sgd[:MOMENTUM]", "adam")
 
 
 def _check_writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written before the work, not after it."""
+    """Refuse a file that cannot be written, before the work begins."""
     if path is not None and not os.access(path.parent, os.W_OK):
         raise InvalidArgument(f"Expected a folder to write {str(path)!r} in, found none.")
     return path
@@ -336,11 +336,11 @@ def audit_options(
     Args:
         config: Whether a file may hold its settings.
         claim: Whether a claimed ε can be judged.
-        delta: δ where neither an option nor a file gives one.
+        delta: δ if neither an option nor a file gives one.
         asks: Whether δ, confidence and seed can be chosen here.
         until: Whether it may stop early.
         units: Whether it runs units of work.
-        home: Directory of the run where none is named.
+        home: Directory of the run if none is named.
         out: Whether there is ``--out``.
     """
     declared: list[Decorator] = [_config_option, trust_option] if config else []
@@ -389,7 +389,7 @@ def field_options(
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
     repeated: Sequence[str] = (),
 ) -> Decorator:
-    """Add one option per field of a subject, and hand those that were given as one dictionary.
+    """Add one option per field of a subject, and pass the given ones as one dictionary.
 
     The name, the type and the default of an option are the field's own.
 
@@ -398,7 +398,7 @@ def field_options(
         helps: Help by the field's name.
         into: Name of the dictionary among the command's arguments.
         special: Types of fields that are not plain values.
-        defaults: What help shows as default where the class has none.
+        defaults: Defaults to show in help if the class has none.
         repeated: Fields of several values, each given by its own option.
     """
     hints = typing.get_type_hints(cls)

@@ -1,6 +1,6 @@
-"""Print what commands found: the only module that writes to a terminal.
+"""Print results of commands: the only module that writes to a terminal.
 
-rich is imported only to show tables: it may be what is broken, and JSON does not wait for it.
+rich is imported only for tables: it may be broken, and JSON output does not need it.
 """
 
 import sys
@@ -26,12 +26,12 @@ _PLAIN_WIDTH = 100
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """Print lines; what would control a terminal is replaced, whoever wrote it."""
+    """Print lines, with control characters replaced."""
     click.echo(printable(text), err=err)
 
 
 def say_marked(mark: str, text: str, *, colour: str | None = None, indent: int = 0) -> None:
-    """Print a line behind a mark of ours in a colour."""
+    """Print a line after a coloured mark."""
     click.echo(f"{' ' * indent}{click.style(mark, fg=colour)} {printable(text)}")
 
 
@@ -41,7 +41,7 @@ def say_title(text: str) -> None:
 
 
 def word_error(error: EpsilometerError) -> str:
-    """Return what terminals and logs may show of an error."""
+    """Return the text of an error that terminals and logs may show."""
     if shows_errors() or str(error) == error.shareable:
         return one_line(str(error))
     return one_line(
@@ -81,8 +81,8 @@ def make_table(
     """Return a table with a line under its head.
 
     Args:
-        columns: Its head.
-        rows: Texts, or what rich can show.
+        columns: Its header.
+        rows: Texts, or objects that rich can show.
         right: Whether all columns but the first are aligned to the right.
         pad_edge: Whether there is room at both edges.
     """
@@ -98,14 +98,14 @@ def make_table(
 
 
 def show_audit(audit: "Audit", *, verbose: bool, advice: str = "") -> None:
-    """Print an audit for people: the verdict and what to do next; verbose: all of it."""
+    """Print an audit for people: the verdict and what to do next; everything if verbose."""
     from epsilometer.report.terminal import brief, summary
 
     show(summary(audit, spell=_spell) if verbose else brief(audit, advice=advice, spell=_spell))
 
 
 def _spell(text: str) -> str:
-    """Return text as standard output can show it, so that what is laid out is what is shown."""
+    """Return text as standard output can show it, so that the layout is correct."""
     return spell_for(text, sys.stdout.encoding or "utf-8")
 
 
@@ -117,14 +117,14 @@ def show_explanation(audit: "Audit", *, aside: bool = False) -> None:
 
 
 def write_page(audit: "Audit", path: "Path", stamp: "Stamp | None" = None) -> None:
-    """Write the report as one file, whole or not at all, with the stamp of the result."""
+    """Write the report as one file, atomically, with the stamp of the result."""
     from epsilometer.report.page import page
 
     write_text(page(audit, stamp=() if stamp is None else stamp.describe()), path)
 
 
 def write_text(text: str, path: "Path") -> None:
-    """Write a page as one file, whole or not at all."""
+    """Write a page as one file, atomically."""
     from epsilometer._files import write_whole
 
     whole = text if text.endswith("\n") else f"{text}\n"

@@ -1,4 +1,4 @@
-"""Hold commands to a policy file: what ``check``, ``classifier`` and ``posterior`` share."""
+"""Apply a policy file to ``check``, ``classifier``, ``regressor`` and ``posterior``."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -57,10 +57,10 @@ def apply_policy(
     """Return limits and options as a policy asks; what contradicts it is refused.
 
     Args:
-        path: The policy; None where there is none.
+        path: The policy; None if there is none.
         section: Section of the policy, with limits named like the options.
-        given: Limits by name; None where an option was not used.
-        options: Whose confidence the policy may set.
+        given: Limits by name; None if an option was not used.
+        options: Shared options, whose confidence the policy may set.
     """
     if path is None:
         return given, options

@@ -23,18 +23,18 @@ from epsilometer.core.printing import name_error, one_line
 from epsilometer.engine.events import Event, Listener
 
 _BETWEEN_LINES = 5.0  # seconds
-_SHOWN = 3  # failures of one cause that are shown one by one
+_SHOWN = 3  # failures of one cause that are shown individually
 
 
 def listener(*, as_json: bool) -> Listener:
-    """Return what suits standard error."""
+    """Return a listener that suits standard error."""
     if as_json:
         return lambda event: say(_withhold_error(event).to_json(), err=True)
     return _Bar() if sys.stderr.isatty() else _Lines()
 
 
 def _word_warning(event: Event) -> str:
-    """Say what people must know whatever the display; nothing of all else."""
+    """Return the warnings that every display shows; "" for other events."""
     about = event.details
     match event.name:
         case "damaged":
@@ -60,7 +60,7 @@ def _word_warning(event: Event) -> str:
 
 
 def _withhold_error(event: Event) -> Event:
-    """Return the event as a log may have it: with the kind of an error, and not its text."""
+    """Return the event for a log: with the type of an error, without its text."""
     if event.name != "failed":
         return event
     details = {**event.details, "error": name_error(str(event.details["error"]))}
@@ -68,7 +68,7 @@ def _withhold_error(event: Event) -> Event:
 
 
 class _Warnings:
-    """Words for what people must know; of many failures, the first of each cause and a summary."""
+    """Word warnings; of many failures, the first of each cause and a summary."""
 
     def __init__(self) -> None:
         self._causes: Counter[str] = Counter()
@@ -86,7 +86,7 @@ class _Warnings:
 
 
 class _Pace:
-    """Units per second since this call began, without units that were finished before."""
+    """Measure units per second since this call began, without units that were finished before."""
 
     def __init__(self) -> None:
         self.begin(0)
@@ -99,7 +99,7 @@ class _Pace:
 
 
 class _Lines:
-    """A plain line now and then."""
+    """Print a plain line from time to time."""
 
     def __init__(self, write: Callable[[str], Any] | None = None) -> None:
         self._say = write or (lambda line: say(line, err=True))
@@ -135,7 +135,7 @@ class _Lines:
 
 
 class _Bar:
-    """A bar with rate, time left and the bound so far."""
+    """Show a bar with rate, time left and the bound so far."""
 
     def __init__(self) -> None:
         self._progress = Progress(

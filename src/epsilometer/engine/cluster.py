@@ -1,8 +1,8 @@
-"""Send units to a Dask cluster, follow it as it grows and shrinks, and notice when it is lost.
+"""Send units to a Dask cluster, adapt as it grows and shrinks, and detect its loss.
 
-Leases are tasks of Dask's: it chooses the worker, and gives the tasks of a dead one to others. So
-many are sent ahead that workers which join find work, and that an adaptive cluster sees it. A unit
-that lasts says every second that it is under way, and where.
+Leases are Dask tasks: Dask chooses the worker, and reassigns the tasks of a dead one. Enough are
+sent ahead for workers that join, and for an adaptive cluster to scale up. A long unit reports every
+second that it is running, and where.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _versions = cache(versions)
 
 @contextmanager
 def connect(address: str, *, patience: float, security: Any) -> Iterator[Any]:
-    """Connect to a scheduler; say in one sentence why that cannot be."""
+    """Connect to a scheduler, or raise a one-sentence error."""
     with needs("distributed", extra="dask"):
         from distributed import Client
     try:
@@ -59,11 +59,11 @@ def connect(address: str, *, patience: float, security: Any) -> Iterator[Any]:
 
 
 class Cluster:
-    """A crew of the workers of a Dask cluster.
+    """Execute leases on the workers of a Dask cluster.
 
     Attributes:
         can_end: True.
-        strange: Always 0: the scheduler knows who died, and does not say.
+        strange: Always 0: the scheduler does not report which workers died.
     """
 
     can_end = True
@@ -72,7 +72,7 @@ class Cluster:
     def __init__(
         self, client: Any, call: Call, *, patience: float, resources: Mapping[str, float]
     ) -> None:
-        """Take a connection, what units are, how long to wait, and what a unit needs."""
+        """Store a connection, the call, how long to wait, and the resources of a unit."""
         self._client, self._call, self._patience = client, call, patience
         self._resources = dict(resources)
         self._flying: dict[str, tuple[Any, Lease]] = {}  # key → its future, which keeps it
@@ -89,17 +89,17 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """How many units are executed at a time now."""
+        """Number of units that can be executed at a time now."""
         return max(1, self._cores)
 
     def find_free(self, wanted: int) -> list[str]:
-        """Return as many places as there may be leases more."""
+        """Return one place for each further lease that may be sent."""
         self._look()
         ahead = max(_AHEAD, _PER_CORE * self._cores) - len(self._flying)
         return [_NOWHERE] * max(0, min(ahead, wanted))
 
     def send(self, lease: Lease) -> None:
-        """Submit units as one task; its worker says when they begin."""
+        """Submit units as one task; its worker reports when they begin."""
         if lease.alone and self._shared.status != "finished":
             self._share()  # lost with the workers that a unit killed
         lease.began = None
@@ -116,7 +116,7 @@ class Cluster:
         future.add_done_callback(self._back.put)
 
     def wait(self, seconds: float) -> Iterator[tuple[Lease, Outcome | str]]:
-        """Yield what tasks returned."""
+        """Yield the results of tasks."""
         try:
             done = [self._back.get(timeout=seconds)]
         except Empty:
@@ -125,7 +125,7 @@ class Cluster:
             done.append(self._back.get())
         self._look()
         self._take_beats()
-        # One that was lost after it had finished may be there twice.
+        # A task that was lost after it had finished may be there twice.
         known = {future.key: future for future in done if future.key in self._flying}.values()
         whole = []
         for future in known:
@@ -153,21 +153,21 @@ class Cluster:
                     self._end_worker(lease.worker)
 
     def close(self) -> None:
-        """Release everything; what is under way is cancelled with the connection."""
+        """Release everything; running tasks are cancelled with the connection."""
         with suppress(*_BROKEN):
             self._client.unsubscribe_topic(self._topic)
             self._client.cancel([future for future, _ in self._flying.values()], force=True)
         self._flying.clear()
 
     def _share(self) -> None:
-        """Send the call as a separate task: once, and again where its worker died."""
+        """Send the call as a separate task: once, and again if its worker died."""
         try:
             self._shared = self._client.submit(_return_call, self._call, pure=False)
         except (TypeError, AttributeError, PicklingError) as error:
             raise make_pickling_error(error) from error
 
     def _take_loss(self, future: Any) -> tuple[Lease, str]:
-        """Return a lease whose workers died; raise where that is not why it brought nothing."""
+        """Return a lease whose workers died; raise any other error."""
         from distributed.scheduler import KilledWorker
 
         error = future.exception(timeout=self._patience)
@@ -176,7 +176,7 @@ class Cluster:
         return self._flying.pop(future.key)[1], "The worker died (Dask says: KilledWorker)."
 
     def _send_again(self, future: Any) -> None:
-        """Send a lease again that Dask forgot, as it may when workers die that held the call."""
+        """Resend a lease that Dask forgot, as it may when workers that held the call die."""
         if self._shared.status == "error":
             raise _make_refused_error(self._shared.exception())
         self._looked = -BEAT
@@ -190,7 +190,7 @@ class Cluster:
         self.send(lease)
 
     def _count_fitting(self, futures: list[Any]) -> int:
-        """Return how many leases to fetch at once: a trip costs time, their results memory."""
+        """Return how many leases to fetch at once: a round trip costs time, results cost memory."""
         left, count = MEMORY / 8, 0
         for future in futures[:_AT_ONCE] if self._largest else ():
             left -= self._largest * len(self._flying[future.key][1].units)
@@ -232,13 +232,13 @@ class Cluster:
                     lease.units = {unit: None} | lease.units  # what is under way goes first
 
     def _look(self) -> None:
-        """Count cores, at most once per beat; complain where there have been none for long."""
+        """Count cores, at most once per beat; raise if there have been none for long."""
         now = time.monotonic()
         if now - self._looked < BEAT:
             return
         self._looked = now
         try:
-            # One that is stopped, or behind a network that is cut, never answers.
+            # A stopped scheduler, or one behind a cut network, never answers.
             self._cores = sum(self._client.ncores(callback_timeout=self._patience).values())
         except TimeoutError as error:
             raise EngineLost(
@@ -302,7 +302,7 @@ def _return_call(call: Call) -> Call:
 def _attempt_many(
     call: Call, units: Sequence[int], home: str, topic: str
 ) -> tuple[tuple[tuple[str, str], ...], str, list[Outcome]]:
-    """Attempt units one after the other; return with which versions, and where."""
+    """Attempt units one after the other; also return the versions and the worker."""
     from distributed import get_worker
 
     if home != _HERE:
@@ -320,7 +320,7 @@ def _attempt_many(
 
 
 class _Beats:
-    """Says every second which units are under way in this process, from one thread for all."""
+    """Report every second which units are running in this process, from one thread for all."""
 
     def __init__(self) -> None:
         self._under_way: dict[str, tuple[Any, str, int, float]] = {}

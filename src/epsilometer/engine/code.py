@@ -2,7 +2,7 @@
 
 A run must never continue with other code than it began with. What the user's functions do follows
 from their bytecode, from what they close over, and from the modules that they import. Installed
-packages count by their versions, and code that is found by name only while it runs not at all.
+packages count by version. Code that is looked up by name at run time is not found.
 """
 
 import dataclasses
@@ -44,13 +44,13 @@ _CHANGING = {
 
 @dataclass(frozen=True)
 class Code:
-    """The code that an audit runs.
+    """Hold digests of the code that an audit runs.
 
     Attributes:
-        digests: Name of a function, class, module, closed-over or global value → its SHA-256. Of
-            values too, so for the private plan alone.
-        source: SHA-256 of what the user wrote, without any values; empty where that is nothing.
-        packages: Installed packages that it imports, as ``torch``.
+        digests: Name of a function, class, module, closed-over or global value → its SHA-256. Since
+            it includes values, it is for the private plan only.
+        source: SHA-256 of the user's code, without any values; empty if there is none.
+        packages: Installed packages that it imports, such as ``torch``.
     """
 
     digests: Mapping[str, str]
@@ -59,14 +59,14 @@ class Code:
 
 
 def find_code(*roots: Any, values: bool = True) -> Code:
-    """Return the code that objects are made of: functions, classes, and what they reach.
+    """Return digests of the code of objects: functions, classes, and everything they reach.
 
     Guarantee: the same code has the same digests in every process; nothing is executed.
-    Assumption: what is imported by a name that is only known while it runs is not found.
+    Assumption: nothing relevant is imported under a name computed at run time; that is not found.
 
     Args:
-        roots: A subject with its functions, say.
-        values: Digest also what functions close over and which globals they read.
+        roots: Objects to start from, such as a subject with its functions.
+        values: Whether to digest closed-over values and globals, too.
 
     Example:
         >>> mine = {"__name__": "mine"}
@@ -82,7 +82,7 @@ def find_code(*roots: Any, values: bool = True) -> Code:
 
 
 class _Finder:
-    """The state of one search."""
+    """Hold the state of one search."""
 
     def __init__(self, *, values: bool) -> None:
         self._values = values
@@ -116,7 +116,7 @@ class _Finder:
         return Code(dict(sorted(self._digests.items())), source, tuple(sorted(self._packages)))
 
     def _look(self, value: Any) -> None:
-        """Look at one object, and leave its parts to be looked at."""
+        """Digest one object, and queue its parts."""
         match value:
             case types.ModuleType():
                 self._reach(value.__name__)
@@ -206,7 +206,7 @@ class _Finder:
                 self._todo.append(getattr(value, name, None))
 
     def _reach(self, module: str) -> bool:
-        """Note a module as reached; return whether the user wrote it."""
+        """Record a module as reached; return whether the user wrote it."""
         if self._is_users(module):
             self._modules.setdefault(module)
             return True
@@ -219,7 +219,7 @@ class _Finder:
             self._packages.add(top)
         if kind not in ("user", "unknown"):
             return False
-        # A namespace may be shared with packages; what comes from nowhere was typed in.
+        # A namespace may be shared with packages; a module without origin was typed in.
         return find_origin(module).kind in ("user", "unknown")
 
     def _add_module(self, name: str, origin: Origin) -> None:
@@ -236,7 +236,7 @@ class _Finder:
             self._add(name, _digest_value(value), once=once)
 
     def _add(self, name: str, digest: str, *, once: bool = False) -> None:
-        """Keep a digest; two of one name, as of lambdas, are both kept."""
+        """Store a digest; two under one name, as for lambdas, are both kept."""
         free, count = name, 1
         while free in self._digests and not once:
             count += 1
@@ -249,7 +249,7 @@ def _name(function: Any) -> str:
 
 
 def _find_module(cls: type) -> str:
-    """Return the module of a class; of a metaclass of Cython, ``cls.__module__`` is not text."""
+    """Return the module of a class; for a Cython metaclass, ``cls.__module__`` is not text."""
     module = cls.__module__
     return module if isinstance(module, str) else str(type.__dict__["__module__"].__get__(cls))
 
@@ -277,7 +277,7 @@ def _digest_text(function: types.FunctionType, code: types.CodeType) -> str:
 
 
 def _digest_value(value: Any) -> str:
-    """Return the SHA-256 of contents; of what has none, as a lock, the type alone."""
+    """Return the SHA-256 of contents; of objects without contents, such as locks, the type's."""
     try:
         return fingerprint(value)
     except EpsilometerError:
@@ -302,7 +302,7 @@ def _digest_loaded(module: types.ModuleType) -> str:
 
 
 def _is_setting(value: Any) -> bool:
-    """Tell whether a global is read for its value: a number, a text, an array, a list of such."""
+    """Tell whether a global counts by value: a number, a text, an array, a list of those."""
     if isinstance(value, (*_PLAIN, np.ndarray)) or hasattr(value, "to_numpy") or is_tensor(value):
         return True
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -325,7 +325,7 @@ def _list_slots(cls: type) -> tuple[str, ...]:
 
 
 def digest_bytecode(code: types.CodeType) -> str:
-    """Return the SHA-256 of what a code object does: not of its file, lines or comments.
+    """Return the SHA-256 of a code object's bytecode, without its file, lines or comments.
 
     Example:
         >>> texts = ("a + 1", "a+1  # one", "a + 2")
@@ -341,7 +341,7 @@ def digest_bytecode(code: types.CodeType) -> str:
 
 
 def list_codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield a code object and all that are nested in it."""
+    """Yield a code object and all code objects nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -349,14 +349,14 @@ def list_codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def list_names(code: types.CodeType) -> list[str]:
-    """Return the names that a code object, or one nested in it, looks up outside, in order."""
+    """Return the outer names that a code object, or one nested in it, looks up, in order."""
     return sorted({name for each in list_codes(code) for name in each.co_names})
 
 
 def find_changed_names(code: types.CodeType) -> set[str]:
     """Return globals and closed-over names that a function itself rebinds or changes in place.
 
-    Such a name is a counter or a cache and no setting: what it holds says nothing about the code.
+    Such a name is a counter or a cache, not a setting: its value says nothing about the code.
 
     Example:
         >>> source = "def count():\\n  seen[kind].append(1); total[2 * key] = len(rest)"
@@ -406,7 +406,7 @@ def _describe_constant(constant: Any) -> Iterator[str]:
 
 
 def _find_loaded_name(steps: Sequence[dis.Instruction], place: int) -> set[str]:
-    """Return the name that an expression begins with, as ``a`` of ``a.b[c]``; none of a local."""
+    """Return the name that an expression begins with: ``a`` of ``a.b[c]``; None for a local."""
     while place >= 0:
         step = steps[place]
         if step.opname in _LOADS:
@@ -421,7 +421,7 @@ def _find_loaded_name(steps: Sequence[dis.Instruction], place: int) -> set[str]:
 
 
 def _skip_expression(steps: Sequence[dis.Instruction], place: int) -> int:
-    """Return the step before the expression that ends at ``place``, by its effect on the stack."""
+    """Return the step before the expression that ends at ``place``, by its stack effect."""
     pushed = 0
     while place >= 0:
         step = steps[place]

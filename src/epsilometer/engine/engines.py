@@ -1,8 +1,8 @@
 """Execute units on this machine or on a Dask cluster, and yield outcomes as they finish.
 
 A unit that raises is an outcome like any other. A worker that *dies* (killed, out of memory, a
-crash in native code) or hangs loses the units it held. Those are tried again; one that is lost when
-nothing else is under way is the cause.
+crash in native code) or hangs loses the units it held. Those are retried; a unit that is lost while
+nothing else is running is the cause.
 """
 
 import sys
@@ -26,15 +26,15 @@ _RETRIES = 3
 
 
 class Engine(Protocol):
-    """Executes units somewhere.
+    """Execute units somewhere.
 
-    Must keep: every unit has exactly one outcome, in any order; nothing of one unit reaches
-    another; closing the iterator stops what is under way.
+    Must keep: every unit has exactly one outcome, in any order; units do not affect each other;
+    closing the iterator stops running units.
     """
 
     @property
     def workers(self) -> int:
-        """How many units are executed at a time."""
+        """Number of units that are executed at a time."""
         ...
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
@@ -43,18 +43,18 @@ class Engine(Protocol):
 
 
 class MakeEngine(Protocol):
-    """Builds an engine from the options of a command; a row of ``ENGINES``."""
+    """Build an engine from the options of a command; an entry of ``ENGINES``."""
 
     def __call__(self, workers: int, address: str | None) -> Engine:
-        """Return an engine of this many workers, 0 for its own choice, at this address."""
+        """Return an engine with this many workers, 0 for its default, at this address."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class InProcess:
-    """One unit after the other in this process: for work that fills a GPU by itself.
+    """Execute units one after the other in this process: for work that fills a GPU by itself.
 
-    A unit that hangs cannot be ended here; ``epsilometer runs status`` says that it is late.
+    A unit that hangs cannot be stopped here; ``epsilometer runs status`` reports that it is late.
 
     Example:
         >>> import epsilometer as em
@@ -66,7 +66,7 @@ class InProcess:
 
     @property
     def workers(self) -> int:
-        """One."""
+        """Return 1."""
         return 1
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
@@ -74,7 +74,7 @@ class InProcess:
         board = find_board()
         controller, modules = ThreadpoolController(), len(sys.modules)
         for unit in units:
-            if len(sys.modules) != modules:  # one of them may have brought threads of its own
+            if len(sys.modules) != modules:  # a unit may have started threads
                 controller, modules = ThreadpoolController(), len(sys.modules)
             lease = Lease({unit: None}, "this process")
             board.open(lease)
@@ -89,18 +89,17 @@ class InProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """Workers on this machine.
+    """Execute units by workers on this machine.
 
     Attributes:
-        count: How many; 0 for one per core, or one per device.
-        kind: Processes, or threads for work that releases Python's lock.
-        retries: How often a unit whose worker died, or that took too long, is tried again with
-            nothing else under way before it counts as failed.
-        timeout: Seconds that a unit may take; None for 30 times the median of those that are
-            finished and at least a minute, four times as long at each further try. Threads
-            cannot be ended.
-        devices: GPUs by their numbers, one worker each, which sees no other; a GPU may be named
-            twice. Empty for workers that see what this process sees.
+        count: Number of workers; 0 for one per core, or one per device.
+        kind: ``"processes"``, or ``"threads"`` for work that releases Python's GIL.
+        retries: How often a unit whose worker died, or that took too long, is retried with nothing
+            else running before it counts as failed.
+        timeout: Seconds that a unit may take; None for 30 times the median of finished units, at
+            least a minute, and four times as long at each retry. Threads cannot be stopped.
+        devices: Numbers of GPUs, one worker each, which sees no other GPU; a GPU may be listed
+            twice. Empty for workers that see the same GPUs as this process.
 
     Example:
         >>> import epsilometer as em
@@ -131,7 +130,7 @@ class Local:
 
     @property
     def workers(self) -> int:
-        """How many units are executed at a time."""
+        """Number of units that are executed at a time."""
         return self.count or len(self.devices) or int(cpu_count())
 
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
@@ -146,22 +145,21 @@ class Local:
 
 @dataclass(frozen=True)
 class Dask:
-    """The workers of a Dask cluster.
+    """Execute units by the workers of a Dask cluster.
 
     Dask itself gives the units of a dead worker to others, up to the scheduler's
-    ``allowed-failures``. A unit that Dask gives up on is tried again alone. Workers may join and
-    leave at any time. What they return is unpickled in this process: a cluster is trusted with it.
+    ``allowed-failures``. A unit that Dask gives up on is retried alone. Workers may join and leave
+    at any time. Their results are unpickled in this process, so the cluster must be trusted.
 
     Attributes:
-        address: The scheduler's, as ``tcp://host:8786`` or ``tls://host:8786``.
-        retries: How often a unit that Dask gave up on is tried before it counts as failed.
+        address: Address of the scheduler, such as ``tcp://host:8786`` or ``tls://host:8786``.
+        retries: How often a unit that Dask gave up on is retried before it counts as failed.
         patience: Seconds to wait for the scheduler, and for a worker when there is none.
         timeout: Seconds that a unit may take, as in ``Local``. The worker of a unit that takes
-            longer is ended; its nanny starts another.
-        security: A ``distributed.Security`` with the certificates of TLS; None for what Dask's
-            configuration says.
-        resources: What a unit needs of a worker, as ``{"GPU": 1}`` for one unit per GPU where
-            workers were started with ``--resources GPU=1``.
+            longer is stopped; its nanny starts another.
+        security: A ``distributed.Security`` with TLS certificates; None for Dask's configuration.
+        resources: Worker resources that a unit needs, such as ``{"GPU": 1}`` for one unit per GPU
+            if workers were started with ``--resources GPU=1``.
 
     Example:
         >>> import epsilometer as em
@@ -205,10 +203,10 @@ def make_engine(
     """Return an engine by its registered name; None leaves the choice to the subject.
 
     Args:
-        name: A key of ``ENGINES``; None is ``local`` where workers or a timeout are set.
-        workers: How many; 0 is one per core.
+        name: A key of ``ENGINES``; None is ``local`` if workers or a timeout are set.
+        workers: Number of workers; 0 is one per core.
         address: Address of the scheduler, for engines that have one.
-        timeout: Seconds that a unit may take, for engines that can end one.
+        timeout: Seconds that a unit may take, for engines that can stop one.
     """
     if (name == "dask") != (address is not None) and name in (None, *OWN_ENGINES):
         raise InvalidArgument(
@@ -240,7 +238,7 @@ ENGINES: Registry[MakeEngine] = Registry("engines", OWN_ENGINES)
 
 
 def _use_gpus(workers: int) -> Local:
-    """Return an engine of one process per GPU; of so many processes, where that is asked for."""
+    """Return an engine with one process per GPU, or with the requested number of processes."""
     found = find_gpus()
     if not found:
         raise InvalidArgument(
@@ -252,7 +250,7 @@ def _use_gpus(workers: int) -> Local:
 
 
 class _Threads:
-    """A crew of threads of this process, which cannot be ended."""
+    """Execute leases in threads of this process, which cannot be stopped."""
 
     can_end = False
     strange = 0

@@ -1,6 +1,6 @@
 """Find the origins of modules and the versions of distributions.
 
-Modules are those of the user, of installed packages or of Python. Those of the user are read and
+A module belongs to the user, an installed package or Python. The user's modules are read and
 digested; packages count by the version of their distribution.
 """
 
@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Literal, TypeAlias
 
 _ALWAYS = ("epsilometer", "numpy", "scipy")
-_USUAL = {  # packages that lie under another name than their distribution: a search takes long
+_USUAL = {  # packages named differently than their distribution: a search is slow
     "sklearn": "scikit-learn",
     "torchgen": "torch",
     "functorch": "torch",
@@ -39,10 +39,10 @@ _SOURCES = {".py", ".pyw"}
 
 
 def versions(packages: Iterable[str] = ()) -> tuple[tuple[str, str], ...]:
-    """Return what computes, as (distribution, version) pairs: ours, and those of ``packages``.
+    """Return (distribution, version) pairs of this package and of ``packages``.
 
     Args:
-        packages: Names that are imported, as ``torch`` or ``sklearn``.
+        packages: Import names, such as ``torch`` or ``sklearn``.
 
     Example:
         >>> [name for name, _ in versions(["sklearn"])]
@@ -57,7 +57,7 @@ def versions(packages: Iterable[str] = ()) -> tuple[tuple[str, str], ...]:
 
 
 def read_environment() -> dict[str, str]:
-    """Return the versions of all installed distributions of which something is imported."""
+    """Return the versions of all installed distributions with an imported module."""
     origins = [find_origin(name) for name in {name.partition(".")[0] for name in list(sys.modules)}]
     installed = {find_package(origin) for origin in origins if origin.kind == "package"}
     names = {each for name in installed for each in find_distributions(name)}
@@ -66,7 +66,7 @@ def read_environment() -> dict[str, str]:
 
 
 def list_version_changes(there: Mapping[str, str]) -> list[str]:
-    """Return which of these distributions have another version here, in words."""
+    """Return descriptions of those distributions that have another version here."""
     found = ((name, number, find_version(name)) for name, number in sorted(there.items()))
     return [
         f"{name} {number} there, {here or 'not installed'} here"
@@ -85,7 +85,7 @@ def find_distributions(package: str) -> tuple[str, ...]:
 
 @cache
 def find_version(distribution: str) -> str | None:
-    """Return the version of an installed distribution; None where it is not there."""
+    """Return the version of a distribution; None if it is not installed."""
     try:
         return _read_version(distribution)
     except (PackageNotFoundError, ValueError):
@@ -98,18 +98,18 @@ _read_version = cache(version)
 
 @cache
 def _list_packages() -> Mapping[str, list[str]]:
-    """Return the distributions of every package; it takes long, so once per process."""
+    """Return the distributions of every package; slow, so cached once per process."""
     return packages_distributions()
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a module.
+    """Hold the origin of a module.
 
     Attributes:
         kind: Written by the user, installed as a package, this package, or Python's own.
-        path: Its file; None where it has none, as a folder without ``__init__.py``.
-        folders: Where its submodules lie; empty where it has none.
+        path: Its file; None if it has none, such as a folder without ``__init__.py``.
+        folders: Folders of its submodules; empty if it has none.
     """
 
     kind: Kind
@@ -119,11 +119,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Source:
-    """What a source file says.
+    """Hold the digest and imports of a source file.
 
     Attributes:
         digest: SHA-256 of its syntax tree: comments and layout do not count.
-        imports: Names it imports, as (leading dots, module, names taken from it).
+        imports: Its imports, as (leading dots, module, imported names).
     """
 
     digest: str
@@ -131,7 +131,7 @@ class Source:
 
 
 def find_origin(name: str) -> Origin:
-    """Return where a module comes from, loaded or not. Nothing is executed.
+    """Return the origin of a module, loaded or not. Nothing is executed.
 
     Example:
         >>> find_origin("json").kind, find_origin("numpy.linalg").kind
@@ -155,7 +155,7 @@ def find_origin(name: str) -> Origin:
 
 
 def find_package(origin: Origin) -> str:
-    """Return the name under which an installed module lies: some call themselves otherwise.
+    """Return the name of an installed module by its location: ``__name__`` may differ.
 
     Example:
         >>> find_package(find_origin("scipy.linalg"))
@@ -169,7 +169,7 @@ def find_package(origin: Origin) -> str:
 
 
 def read_source(path: Path) -> Source:
-    """Return what a source file says; of another file, the SHA-256 of its bytes."""
+    """Return digest and imports of a source file; of other files, the SHA-256 of the bytes."""
     try:
         found = path.stat()
         return _read_source(path, found.st_mtime_ns, found.st_size)
@@ -178,7 +178,7 @@ def read_source(path: Path) -> Source:
 
 
 def digest_source(text: str) -> str:
-    """Return the SHA-256 of a syntax tree, or of the text where it does not parse.
+    """Return the SHA-256 of a syntax tree, or of the text if it does not parse.
 
     Example:
         >>> one, same, other = map(digest_source, ("x = 1  # one", "x=1", "x = 2"))
@@ -191,7 +191,7 @@ def digest_source(text: str) -> str:
 
 
 def list_imports(name: str, origin: Origin) -> list[str]:
-    """Return the full names of what a user's module imports, and of the packages it lies in."""
+    """Return the full names of a user module's imports, and of its parent packages."""
     parents = [name[:place] for place, letter in enumerate(name) if letter == "."]
     if origin.path is None:
         return parents
@@ -249,7 +249,7 @@ def _find_homes() -> tuple[tuple[Kind, tuple[Path, ...]], ...]:
     paths = sysconfig.get_paths()
     packages = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
     packages.add(site.getusersitepackages())
-    # An environment may take in packages of another one, by a .pth file or PYTHONPATH
+    # An environment may include packages of another one, by a .pth file or PYTHONPATH
     packages |= {each for each in sys.path if Path(each).name in _INSTALLED}
     python = {paths["stdlib"], paths["platstdlib"]}
     return ("package", _resolve_folders(packages)), ("python", _resolve_folders(python))
@@ -263,7 +263,7 @@ def _resolve_folders(folders: set[str]) -> tuple[Path, ...]:
 
 @cache
 def _read_source(path: Path, changed: int, size: int) -> Source:
-    """Read a file once as long as it looks the same."""
+    """Read a file once, and again only if it changed."""
     if size > _LARGEST:
         return Source(f"{size} bytes, {changed}")
     data = path.read_bytes()

@@ -31,9 +31,9 @@ EVENTS = {
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened. ``name`` is one of ``EVENTS``, which says what ``details`` hold.
+    """Hold an event. ``name`` is a key of ``EVENTS``, which describes the ``details``.
 
-    The clock of ``time`` is for people; nothing is decided by it.
+    ``time`` is for people only; nothing is decided by it.
     """
 
     name: str
@@ -52,9 +52,9 @@ Listener: TypeAlias = Callable[[Event], None]
 def log_to(path: Path) -> Listener:
     """Return a listener that appends events to a private file, never through a link.
 
-    A log that cannot be written stops nothing: the disk may be full, and what matters is reported
-    by whoever writes it. A line that a crash cut off stays one. Of a run that lasts, progress is
-    logged ever more rarely, once per minute at last: a week of it is 1 MB.
+    A log that cannot be written stops nothing: if the disk is full, whatever writes results reports
+    it. A line that a crash cut off stays separate. Progress of a long run is logged less and less
+    often, at last once per minute: a week takes 1 MB.
     """
     start = "\n" if _is_cut_off(path) else ""
     began = time.monotonic()
@@ -79,7 +79,7 @@ def log_to(path: Path) -> Listener:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the last events of a log; a line that is being written, or was cut, is left out."""
+    """Yield the last events of a log; a line that is incomplete is skipped."""
     try:
         with Folder.hold(path.parent) as folder, folder.open(path.name) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _READ))
@@ -96,7 +96,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value of a log can be computed with."""
+    """Tell whether a value in a log is a finite number."""
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 

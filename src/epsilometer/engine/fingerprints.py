@@ -21,11 +21,11 @@ class _Digest(Protocol):
 def fingerprint(value: Any) -> str:
     """Return the SHA-256 of a value by its contents, the same in every process.
 
-    Arrays and tensors count by type, shape and bytes, containers and objects by their parts. A path
-    counts by the contents of its file, a function by its name alone.
+    Arrays and tensors are compared by type, shape and bytes, containers and objects by their parts.
+    A path counts by the contents of its file, a function only by its name.
 
     Raises:
-        InvalidArgument: It has something without contents, as an open file or a lock.
+        InvalidArgument: It contains something without contents, such as an open file or a lock.
 
     Example:
         >>> fingerprint([1, "a"]) == fingerprint([1, "a"]), fingerprint([1]) == fingerprint([1.0])
@@ -42,7 +42,7 @@ def fingerprint(value: Any) -> str:
 
 
 def name_of(function: Any) -> str:
-    """Return module and qualified name of a function, or of the type of a callable object."""
+    """Return the module and qualified name of a function, or of a callable object's type."""
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__qualname__"):
@@ -127,7 +127,7 @@ def _add_array(digest: _Digest, array: "np.ndarray[Any, Any]", above: tuple[int,
 
 def _add_text(digest: _Digest, text: str) -> None:
     data = text.encode("utf-8", "surrogatepass")
-    digest.update(f"{len(data)}:".encode())  # so that no two parts can be cut otherwise
+    digest.update(f"{len(data)}:".encode())  # so that parts are separated unambiguously
     digest.update(data)
 
 

@@ -1,4 +1,4 @@
-"""Make the audit of a run that another framework did, with what a second run needs."""
+"""Make the audit of a run by another framework, with everything needed to repeat it."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -26,15 +26,15 @@ def make_framework_audit(
 
     Args:
         framework: Name of the integration.
-        packages: Distributions whose versions are kept.
+        packages: Distributions whose versions are recorded.
         function: Name of the function.
-        supplied: Its arguments that the user must supply again; kept by type.
+        supplied: Arguments that the user must supply again; only their types are stored.
         settings: Its other arguments.
-        claim: As of ``Audit``.
-        delta: As of ``Provenance``.
+        claim: See ``Audit``.
+        delta: See ``Provenance``.
         confidence: Likewise.
         seed: Likewise.
-        parts: As of ``Audit``.
+        parts: See ``Audit``.
     """
     return Audit(
         claim=claim,

@@ -1,8 +1,8 @@
-"""Write down every second which units are under way, so that others see that a run lives.
+"""Record every second which units are running, so that others see that a run is alive.
 
-``leases.json`` lies in the directory of a run while someone works on it. It says who holds which
-unit for how long, and what is usual. A unit that takes much longer is reported, once. Nothing is
-decided by this file, and a run does without it where it cannot be written.
+``leases.json`` is in the directory of a run while a process works on it. It lists which worker
+holds which unit for how long, and the usual time. A unit that takes much longer is reported once.
+Nothing is decided by this file, and a run continues if it cannot be written.
 """
 
 import os
@@ -21,13 +21,13 @@ from epsilometer.engine.leases import BEAT, Board
 from epsilometer.errors import UnreadableFile
 
 LEASES = "leases.json"
-_LISTED = 100  # units under way, the oldest of them
+_LISTED = 100  # running units, the oldest of them
 _LARGEST = 2**20  # bytes of the file
-_SILENT = 10 * BEAT  # after which a run that is locked says too little
+_SILENT = 10 * BEAT  # seconds without a heartbeat after which a locked run counts as silent
 
 
 class UnderWay(msgspec.Struct, frozen=True):
-    """A unit that a worker holds: for how long, and whether that is much longer than usual."""
+    """Hold how long a worker has held a unit, and whether that is much longer than usual."""
 
     unit: int
     worker: str
@@ -36,13 +36,13 @@ class UnderWay(msgspec.Struct, frozen=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """The state that a run reported at some moment.
+    """Hold the state that a run last reported.
 
     Attributes:
         time: When, in seconds since 1970.
-        process: Number of the process that works on it.
-        host: Where that is.
-        usual: Median of the seconds that units took; None before a few were finished.
+        process: ID of the process that works on it.
+        host: Machine of that process.
+        usual: Median of the seconds that units took; None before a few have finished.
         under_way: Units that workers hold, the oldest first.
     """
 
@@ -54,13 +54,13 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
     @property
     def silence(self) -> float:
-        """Seconds since then, where that is longer than it should be; else 0."""
+        """Seconds since then, if that is longer than it should be; else 0."""
         since = time.time() - self.time
         return since if since > _SILENT else 0.0
 
 
 def read_heartbeat(directory: Path) -> Heartbeat | None:
-    """Return what a run last said of itself; None where it says nothing, or nothing readable."""
+    """Return the last heartbeat of a run; None if there is none, or it is not readable."""
     try:
         with Folder.hold(directory) as home:
             return msgspec.json.decode(home.read(LEASES, largest=_LARGEST), type=Heartbeat)
@@ -69,10 +69,10 @@ def read_heartbeat(directory: Path) -> Heartbeat | None:
 
 
 class Heart:
-    """A thread that writes a heartbeat every second."""
+    """Write a heartbeat every second, in a thread."""
 
     def __init__(self, board: Board, directory: Path | None, tell: Callable[..., Any]) -> None:
-        """Take the board to read, where to write (None for nowhere), and who hears of the late."""
+        """Take the board to read, where to write (None for nowhere), and a callback for delays."""
         self._board, self._directory, self._tell = board, directory, tell
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="epsilometer-heart", daemon=True)

@@ -1,9 +1,10 @@
-"""Grant units to workers as leases, and decide what becomes of a lease that is lost.
+"""Grant units to workers as leases, and handle leases that are lost.
 
-A lease says which units a worker holds and since when. It ends with an outcome of each of them, or
-it is lost: the worker died, or took too long. Both are one case. Units that were lost together are
-granted again one by one, and a unit that was lost by itself when nothing else is under way. Only
-who is lost there is blamed. Who reads the board of open leases sees who is late.
+A lease says which units a worker holds and since when. It ends with an outcome of each unit, or it
+is lost: the worker died, or took too long. Both cases are treated alike. Units that were lost
+together are granted again one by one; a unit that was lost alone is granted again when nothing else
+is running. Only a unit lost then counts as the cause. The board of open leases shows which units
+are late.
 """
 
 import statistics
@@ -27,26 +28,26 @@ _MOST = 500  # units in a lease
 _REMEMBERED = 1001  # durations of units
 _ENOUGH = 5  # durations that a median needs
 _LATE, _LATE_FLOOR = 5.0, 10.0  # a unit is late after so many medians, and so many seconds
-_LIMIT, _LIMIT_FLOOR = 30.0, 60.0  # and lost after so many, where no timeout is given
-_UNSURE = 10.0  # times that, while what is usual is known of a few units or from before
-_MORE_TIME = 4.0  # times the limit at each further try: some units are slow by nature
+_LIMIT, _LIMIT_FLOOR = 30.0, 60.0  # and lost after so many, if no timeout is given
+_UNSURE = 10.0  # times that, while the usual time is known from few units or an earlier call
+_MORE_TIME = 4.0  # times the limit at each retry: some units are slow
 _FRAMES, _LINES, _LETTERS = 100, 1_000, 1_000  # of a traceback: innermost calls; lines; of a line
 _STRANGE = 10  # losses of a unit that are explained by workers which died idle
 
 
 class EngineLost(EpsilometerError):
-    """What executes the units went away, and not because of a unit."""
+    """The engine was lost, and not because of a unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A unit that finished, or failed.
+    """Hold the result or the failure of a unit.
 
     Attributes:
-        unit: Which.
-        arrays: What it returned; None where it failed.
-        error: Why it failed, with a traceback where there is one; empty where it did not.
-        seconds: How long it took.
+        unit: Its number.
+        arrays: Its return value; None if it failed.
+        error: Why it failed, with a traceback if there is one; empty if it did not fail.
+        seconds: Its duration.
     """
 
     unit: int
@@ -57,12 +58,12 @@ class Outcome:
 
 @dataclass(eq=False)
 class Lease:
-    """Units that a worker holds.
+    """Hold the units that are granted to a worker.
 
     Attributes:
-        units: Those without an outcome yet, in order; the first is under way.
-        worker: Who holds them, in words.
-        alone: Whether nothing else is under way.
+        units: Those without an outcome yet, in order; the first is running.
+        worker: Description of the worker.
+        alone: Whether nothing else is running.
         began: When its first unit began, by the monotonic clock; None while it waits its turn.
         strange: Workers that had died idle when it was granted.
         late: Whether it was reported late.
@@ -77,48 +78,48 @@ class Lease:
 
     @property
     def unit(self) -> int:
-        """The unit that is under way."""
+        """The unit that is running."""
         return next(iter(self.units))
 
     @property
     def seconds(self) -> float:
-        """How long that unit has been under way."""
+        """Seconds that this unit has been running."""
         return 0.0 if self.began is None else time.monotonic() - self.began
 
 
 class Board:
-    """Leases that are open now, how long units usually take, and who is notified of losses."""
+    """Hold the open leases, how long units usually take, and the callback for losses."""
 
     def __init__(
         self, tell: Callable[..., None] | None = None, before: float | None = None
     ) -> None:
-        """Take a callback for events, as ``tell("lost", unit=…)``, and what was usual before."""
+        """Take a callback for events, as in ``tell("lost", unit=…)``, and the earlier median."""
         self._open: dict[Lease, None] = {}
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
         self._before = () if before is None else (before,)
         self.tell = tell or (lambda name, **details: None)
 
     def open(self, lease: Lease) -> None:
-        """Put a lease up."""
+        """Add a lease."""
         self._open[lease] = None
 
     def close(self, lease: Lease) -> None:
-        """Take a lease down."""
+        """Remove a lease."""
         self._open.pop(lease, None)
 
     def note(self, seconds: float) -> None:
-        """Remember how long a unit took."""
+        """Record how long a unit took."""
         self._seconds.append(seconds)
 
     def leases(self) -> list[Lease]:
-        """Return leases of which a unit is under way."""
+        """Return the leases with a running unit."""
         return [lease for lease in list(self._open) if lease.units and lease.began is not None]
 
     @property
     def usual(self) -> float | None:
-        """The median of what units took, of a few the longest; before any, what was usual before.
+        """The median time of units, or the longest of a few; before any, that of an earlier call.
 
-        The last unit of a run that is called again may be the one that hangs.
+        The last unit of a resumed run may be the one that hangs.
         """
         seconds = list(self._seconds)
         if self.is_sure:
@@ -127,7 +128,7 @@ class Board:
 
     @property
     def is_sure(self) -> bool:
-        """Whether enough units have finished to say what is usual."""
+        """Whether enough units have finished to know the usual time."""
         return len(self._seconds) >= _ENOUGH
 
     def is_late(self, lease: Lease, usual: float | None) -> bool:
@@ -140,7 +141,7 @@ _BOARD: ContextVar[Board | None] = ContextVar("the board of this run", default=N
 
 @contextmanager
 def post_leases(board: Board) -> Iterator[None]:
-    """Let engines that are used inside post their leases on this board."""
+    """Let engines used inside post their leases on this board."""
     token = _BOARD.set(board)
     try:
         yield
@@ -149,16 +150,16 @@ def post_leases(board: Board) -> Iterator[None]:
 
 
 def find_board() -> Board:
-    """Return the board of the run that this call is a part of, or one that no one reads."""
+    """Return the board of the run that this call is part of, or one that is not read."""
     return _BOARD.get() or Board()
 
 
 class Crew(Protocol):
-    """Workers of one call.
+    """Define the workers of one call.
 
     Attributes:
-        can_end: Whether a worker can be ended from outside.
-        strange: How many workers died while they held nothing.
+        can_end: Whether a worker can be stopped from outside.
+        strange: Number of workers that died while they held nothing.
     """
 
     can_end: bool
@@ -166,11 +167,11 @@ class Crew(Protocol):
 
     @property
     def size(self) -> int:
-        """How many units are executed at a time now."""
+        """Number of units that can be executed at a time now."""
         ...
 
     def find_free(self, wanted: int) -> list[str]:
-        """Return workers that could begin now, and start some where more are wanted."""
+        """Return workers that could begin now, and start more if needed."""
         ...
 
     def send(self, lease: Lease) -> None:
@@ -182,27 +183,27 @@ class Crew(Protocol):
         ...
 
     def end(self, lease: Lease) -> None:
-        """End the worker that holds a lease. Nothing more is heard of the lease."""
+        """Stop the worker that holds a lease. No further outcome of the lease follows."""
         ...
 
     def close(self) -> None:
-        """Stop what is under way."""
+        """Stop all running units."""
         ...
 
 
 def execute(
     crew: Crew, units: Iterable[int], *, retries: int, timeout: float | None = None
 ) -> Outcomes:
-    """Yield an outcome of each unit, as they finish.
+    """Yield the outcome of each unit as it finishes.
 
     Guarantee: every unit has exactly one outcome. A unit whose worker died, or that took too long,
-        fails only after it was lost ``retries`` times with nothing else under way.
+        fails only after it was lost ``retries`` times with nothing else running.
 
     Args:
-        crew: Who executes them. It is closed at the end, however that comes.
-        units: Which.
-        retries: How often a lost unit is tried again.
-        timeout: Seconds for a unit; None derives it from the median of finished ones.
+        crew: Workers that execute them. It is always closed at the end.
+        units: Their numbers.
+        retries: How often a lost unit is retried.
+        timeout: Seconds that a unit may take; None derives it from the median of finished ones.
     """
     work = _Work(crew, units, retries=retries, timeout=timeout)
     try:
@@ -212,7 +213,7 @@ def execute(
 
 
 class _Work:
-    """The units of one call: not begun, under way, or lost."""
+    """Hold the units of one call: not begun, running, or lost."""
 
     def __init__(
         self, crew: Crew, units: Iterable[int], *, retries: int, timeout: float | None
@@ -220,8 +221,8 @@ class _Work:
         self._crew, self._retries, self._timeout = crew, retries, timeout
         self._board = find_board()
         self._todo = deque(units)
-        self._single: deque[int] = deque()  # lost in company: each is granted by itself
-        self._alone: deque[int] = deque()  # lost by itself: granted when nothing else is under way
+        self._single: deque[int] = deque()  # lost together: each is granted alone
+        self._alone: deque[int] = deque()  # lost alone: granted when nothing else is running
         self._losses: Counter[int] = Counter()  # alone
         self._strange: Counter[int] = Counter()
         self._open: dict[Lease, None] = {}
@@ -264,7 +265,7 @@ class _Work:
                 return
 
     def _choose_size(self) -> int:
-        """Return how many units fill a lease; at the end few, so that all workers have some."""
+        """Return how many units a lease has; few at the end, so that all workers have some."""
         usual = self._board.usual
         if usual is None or not self._board.is_sure:
             return 1
@@ -283,7 +284,7 @@ class _Work:
         return outcome
 
     def _lose(self, lease: Lease, why: str) -> Iterator[Outcome]:
-        """Decide what becomes of units whose worker brought no outcome."""
+        """Requeue or fail units whose worker returned no outcome."""
         self._end(lease)
         unit, units = lease.unit, list(lease.units)
         self._board.tell("lost", units=units, worker=lease.worker, reason=why.splitlines()[0])
@@ -299,7 +300,7 @@ class _Work:
         yield Outcome(unit=unit, arrays=None, error=said, seconds=lease.seconds)
 
     def _is_strange(self, lease: Lease) -> bool:
-        """Tell whether workers died that held nothing: then another program ends them."""
+        """Tell whether workers died that held nothing: then another program kills them."""
         if self._crew.strange == lease.strange or self._strange[lease.unit] >= _STRANGE:
             return False
         self._strange[lease.unit] += 1
@@ -331,7 +332,7 @@ class _Work:
 
 
 def attempt(call: Call, unit: int) -> Outcome:
-    """Call a unit; whatever it raises, ``SystemExit`` included, is its outcome."""
+    """Call a unit; anything it raises, including ``SystemExit``, is its outcome."""
     start = time.perf_counter()
     try:
         arrays = check_arrays(call(unit))
@@ -344,5 +345,5 @@ def attempt(call: Call, unit: int) -> Outcome:
 
 
 def _shorten(error: str) -> str:
-    """Cut a traceback, from its end, to what can be kept of every unit: a text may be endless."""
+    """Keep the end of a traceback, short enough to be stored for every unit."""
     return "\n".join(line[:_LETTERS] for line in error.splitlines()[:_LINES]) + "\n"

@@ -1,4 +1,4 @@
-"""Plan a run: everything that determines a result, its hash, and how two plans differ."""
+"""Define the plan of a run: everything that determines its result, a hash, and differences."""
 
 import hashlib
 import hmac
@@ -26,7 +26,7 @@ _ACCEPTING: ContextVar[bool] = ContextVar("accepting changed code", default=Fals
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """An earlier plan of the same run, whose units count although code has changed since.
+    """Hold an earlier plan of the same run, whose units count although code has changed since.
 
     Attributes:
         plan: Its hash.
@@ -49,8 +49,8 @@ class Plan:
         seed: Seed from which every unit's stream is derived.
         inputs: Name → SHA-256 of what is read; keyed once it is sealed.
         code: Name → SHA-256 of the user's functions, of what they close over, and of the modules
-            that they reach; keyed once it is sealed.
-        source: SHA-256 of what the user wrote, without any values; empty where that is nothing.
+            that they use; keyed once it is sealed.
+        source: SHA-256 of the user's code, without any values; empty if there is none.
         versions: (distribution, version) pairs that a result names.
         environment: Distribution → version of all that was imported when the run began.
         accepted: Earlier plans of the same run whose units count.
@@ -86,19 +86,19 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of everything above. It follows from the data too, so it is not for sharing."""
+        """SHA-256 of everything above. It depends on the data, so it must not be shared."""
         return hashlib.sha256(_encode_canonically(self._to_plain())).hexdigest()
 
     @property
     def public_hash(self) -> str:
-        """SHA-256 of settings, source and versions: what a result may name, whoever reads it."""
+        """SHA-256 of settings, source and versions, which results may publish."""
         plain = self._to_plain()
         return hashlib.sha256(
             _encode_canonically({name: plain[name] for name in _PUBLIC})
         ).hexdigest()
 
     def seal(self, secret: bytes) -> "Plan":
-        """Return the plan as a run keeps it: digests of data cannot be guessed without the secret.
+        """Return the plan with keyed digests of data, which cannot be guessed without the secret.
 
         Example:
             >>> plan = Plan(audit="mine", parameters={}, units=1, seed=0, inputs={"y": "0" * 64})
@@ -108,7 +108,7 @@ class Plan:
         return replace(self, inputs=_key(secret, self.inputs), code=_key(secret, self.code))
 
     def stream(self, unit: int) -> np.random.Generator:
-        """Return the unit's own random stream: counter-based, and never another unit's."""
+        """Return the unit's own counter-based random stream; no two units share one."""
         sequence = np.random.SeedSequence(self.seed, spawn_key=(unit,))
         return np.random.Generator(np.random.Philox(sequence))
 
@@ -118,7 +118,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a plan that ``to_json`` wrote; refuse anything else, and any change by hand."""
+        """Read a plan that ``to_json`` wrote; refuse anything else, and manual changes."""
         try:
             plain = json.loads(text)
             schema, stated = plain.pop("schema"), plain.pop("hash")
@@ -166,7 +166,7 @@ class CodeChanged(InvalidArgument):
 
 @contextmanager
 def accept_changes(accepted: bool) -> Iterator[None]:
-    """Let runs inside this one, as those of shadow models, continue with changed code too."""
+    """Let nested runs, such as those of shadow models, continue with changed code too."""
     token = _ACCEPTING.set(accepted)
     try:
         yield
@@ -175,12 +175,12 @@ def accept_changes(accepted: bool) -> Iterator[None]:
 
 
 def accepts_changes() -> bool:
-    """Tell whether the run that this call is a part of continues with changed code."""
+    """Tell whether the run that this call is part of continues with changed code."""
     return _ACCEPTING.get()
 
 
 def describe_difference(there: Plan, here: Plan) -> str:
-    """Return how two plans differ in settings and data, which makes them two runs; or nothing."""
+    """Return how two plans differ in settings and data, or "" if they may share a run."""
     found = [
         f"{name} {_shorten(old)} there, {_shorten(new)} here"
         for part in _SETTINGS
@@ -191,7 +191,7 @@ def describe_difference(there: Plan, here: Plan) -> str:
 
 
 def list_code_changes(there: Plan, here: Plan) -> list[str]:
-    """Return what changed in code and versions since a run began, in words."""
+    """Return descriptions of changes in code and versions since a run began."""
     old, new = dict(there.versions), dict(here.versions)
     versions = {name: (old.get(name), new.get(name)) for name in {**old, **new}}
     found = [
@@ -205,7 +205,7 @@ def list_code_changes(there: Plan, here: Plan) -> list[str]:
 
 
 def refuse_changes(directory: str, changes: list[str]) -> CodeChanged:
-    """Return the error that says what changed, and what can be done."""
+    """Return the error that names the changes and the remedies."""
     return CodeChanged(
         f"Expected the code that began the run in {directory!r}, found changes: {_join(changes)}. "
         "Units of both would be mixed. Begin a new run in another directory, or undo the change; "
@@ -214,7 +214,7 @@ def refuse_changes(directory: str, changes: list[str]) -> CodeChanged:
 
 
 def _is_meaningful(name: str, changed: list[str], there: Plan, here: Plan) -> bool:
-    """Tell whether a name says something of its own: a module may be loaded here, and not there."""
+    """Tell whether a name is meaningful alone: a module may be loaded here, and not there."""
     if not name.startswith(LOADED):
         return True
     source = f"module {name.removeprefix(LOADED)}"
@@ -226,7 +226,7 @@ def _list_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 
 
 def _list_differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what differs, by dotted names, each with both values."""
+    """Yield the differences: dotted names, each with both values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in {**new, **old}:
             yield from _list_differences(f"{name}.{key}", old.get(key), new.get(key))

@@ -1,8 +1,8 @@
-"""Start worker processes on this machine, hand them units, and notice when one dies.
+"""Start worker processes on this machine, send them units, and detect their deaths.
 
-Every worker has its own pipe, so that a death says which units are lost and touches no one
-else. A worker reads its pipe all the time and ends when the other end is gone. Arrays come back in
-pieces, by their bytes: nothing that a unit returned is unpickled here.
+Every worker has its own pipe, so a death shows which units are lost and affects no other worker. A
+worker reads its pipe all the time and exits when the other end is closed. Arrays come back in
+pieces, as bytes: nothing that a unit returned is unpickled here.
 """
 
 import os
@@ -36,9 +36,9 @@ from epsilometer.errors import InvalidArgument
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 _PIECE = 2**20  # bytes that are sent at once
-_SHARED = 2**20  # bytes of an array that workers map instead of each having a copy
+_SHARED = 2**20  # bytes from which workers map an array instead of copying it
 _IDLE = 60.0  # seconds after which a worker without work ends
-_GRACE = 0.25  # seconds in which workers may finish what nobody waits for any more
+_GRACE = 0.25  # seconds in which workers may finish units that are no longer needed
 _STALLED = 60.0  # seconds within which a piece follows the one before
 _START = 600.0  # seconds in which a worker must have imported what the units need
 _BIRTHS = 10  # workers in a row that may end before they are ready; of killed ones ten times that
@@ -59,7 +59,7 @@ _SETTLED = threading.local()
 
 @dataclass(eq=False)
 class _Worker:
-    """A process at the other end of a pipe."""
+    """Hold a process at the other end of a pipe."""
 
     process: Any
     pipe: Connection
@@ -88,7 +88,7 @@ class _Worker:
 
 @dataclass
 class _Warm:
-    """Workers that wait for the next call, of this very process."""
+    """Hold idle workers of this process for its next call."""
 
     owner: int = 0
     workers: list[_Worker] = field(default_factory=list)
@@ -115,10 +115,10 @@ def _dismiss_all() -> None:
 
 
 def _close_in_forks(close: Callable[[], None]) -> None:
-    """Close pipes in every process that is forked off this one.
+    """Close pipes in every process forked from this one.
 
-    Held open there, they would hide a death: a worker whose unit had forked was seen to be dead
-    when the fork ended.
+    If they stayed open there, the death of a worker whose unit had forked would go unnoticed until
+    the fork ended.
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=close)
@@ -128,18 +128,18 @@ _close_in_forks(_dismiss_all)
 
 
 class Processes:
-    """A crew of processes on this machine.
+    """Execute leases in processes on this machine.
 
     Attributes:
         can_end: True.
-        strange: How many workers died while they held nothing.
-        size: How many units are executed at a time.
+        strange: Number of workers that died while they held nothing.
+        size: Number of units that are executed at a time.
     """
 
     can_end = True
 
     def __init__(self, call: Call, count: int, devices: Sequence[str] = ()) -> None:
-        """Take what units are, how many workers there may be, and the device of each."""
+        """Take the call, the largest number of workers, and the device of each."""
         self.strange = 0
         self._places: list[str | None] = list(devices) or [None] * count
         self.size = len(self._places)
@@ -151,28 +151,28 @@ class Processes:
         self._parcel = _Parcel(call)
 
     def find_free(self, wanted: int) -> list[str]:
-        """Return workers that could begin now; start as many as are wanted."""
+        """Return workers that could begin now, and start more if needed."""
         busy = sum(worker.lease is not None for worker in self._workers)
         while self._places and len(self._workers) - busy < wanted:
             self._workers.append(self._start(self._places.pop(0)))
         return [worker.name for worker in self._workers if worker.ready and worker.lease is None]
 
     def send(self, lease: Lease) -> None:
-        """Hand units to a worker; where it just died, ``wait`` says so."""
+        """Send units to a worker; if it just died, ``wait`` reports it."""
         (worker,) = (each for each in self._workers if each.name == lease.worker)
         worker.lease = lease
         with suppress(OSError):
             worker.pipe.send(("units", list(lease.units)))
 
     def wait(self, seconds: float) -> Iterator[tuple[Lease, Outcome | str]]:
-        """Yield what workers send, one message of each at a time."""
+        """Yield messages of workers, one of each at a time."""
         pipes = {worker.pipe: worker for worker in self._workers}
         for pipe in wait(list(pipes), seconds):
             yield from self._hear(pipes[pipe])  # type: ignore[index]
         self._end_stuck()
 
     def _hear(self, worker: _Worker) -> Iterator[tuple[Lease, Outcome | str]]:
-        """Yield what one worker has sent, until there is no more or it is free."""
+        """Yield the messages of one worker, until there are none or it is free."""
         more = True
         while more:
             try:
@@ -216,7 +216,7 @@ class Processes:
         self._parcel.close()
 
     def _end_stuck(self) -> None:
-        """End workers that do not become ready; complain where there is no other."""
+        """Stop workers that do not become ready; raise if there is no other."""
         now = time.monotonic()
         stuck = [each for each in self._workers if not each.ready and now - each.since > _START]
         for worker in stuck:
@@ -285,7 +285,7 @@ class Processes:
 
 
 class _Parcel:
-    """A call as workers receive it: pickled, with large arrays in a file that they map."""
+    """Hold a call as workers receive it: pickled, with large arrays in a file that they map."""
 
     def __init__(self, call: Call) -> None:
         large: list[pickle.PickleBuffer] = []
@@ -325,7 +325,7 @@ class _Parcel:
 
 
 def make_pickling_error(error: BaseException) -> InvalidArgument:
-    """Return the error that says what cannot be sent to another process."""
+    """Return the error for work that cannot be sent to another process."""
     *_, why = str(error.__cause__ or error).strip('"\n').splitlines() or [type(error).__name__]
     return InvalidArgument(
         f"Expected work that can be sent to another process ({why}). "
@@ -363,7 +363,7 @@ def _work(pipe: Connection) -> None:
             try:
                 call = _open_parcel(*parts)
                 pipe.send(("ready",))
-            except Exception as error:  # whatever a module does when it is imported
+            except Exception as error:  # importing a module may raise anything
                 pipe.send(("refused", f"{type(error).__name__}: {error}"))
         elif kind == "forget":
             call = None
@@ -379,7 +379,7 @@ def _listen(pipe: Connection, inbox: "SimpleQueue[Any]") -> None:
 
 
 def _open_parcel(data: bytes, file: str, spans: Sequence[tuple[int, int]]) -> Call:
-    """Return the call that the parent process sent; nothing but its arrays lies in a file."""
+    """Return the call that the parent process sent; only its arrays are in a file."""
     buffers: list[Any] = []
     if spans:
         whole = np.memmap(file, mode="r")
@@ -426,7 +426,7 @@ def _hold_ctrl_c() -> Iterator[None]:
 def find_gpus() -> tuple[str, ...]:
     """Return the GPUs of this machine that this process may use, as CUDA numbers them.
 
-    Nothing of CUDA is started for it: a process that did could not hand the GPUs to others.
+    CUDA is not initialised for this: a process that did so could not leave the GPUs to workers.
     """
     said = os.environ.get(DEVICES)
     if said is not None:

@@ -1,4 +1,4 @@
-"""Carry what every audit is asked, whatever its subject: claim, δ, confidence, seed, place."""
+"""Hold the options of every audit, whatever its subject: claim, δ, confidence, seed, directory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,19 +23,19 @@ from epsilometer.errors import InvalidArgument
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request:
-    """What ``epsilometer.audit`` was asked, beside its subject.
+    """Hold the arguments of ``epsilometer.audit``, except for the subject.
 
     Attributes:
-        claim: What was claimed, if anything.
-        delta: δ of all bounds: the claim's, where there is one; None where none was given.
+        claim: The claim, if any.
+        delta: δ of all bounds: the claim's, if there is one; None if none was given.
         confidence: Confidence with which all deciding bounds hold together.
         seed: Seed of all randomness.
-        out: Directory of the run; None for no trace.
-        engine: What executes units; None for the subject's own choice.
+        out: Directory of the run; None to write nothing.
+        engine: Engine that executes units; None for the subject's own choice.
         until: When to stop early; None for never.
         listen: Callbacks that receive events.
         accept_changes: Continue a run whose code has changed since it began.
-        recompute: Make the result of the run in ``out`` again from its shards, and nothing else.
+        recompute: Only recompute the result of the run in ``out`` from its shards.
     """
 
     claim: Claim | None = None
@@ -51,7 +51,7 @@ class Request:
 
     @property
     def known_delta(self) -> float:
-        """δ; an error where neither a claim nor ``delta`` was given."""
+        """δ; an error if neither a claim nor ``delta`` was given."""
         if self.delta is None:
             raise InvalidArgument(
                 "Expected delta, got none. Pass delta=1e-5 or a Claim, which has one."
@@ -59,10 +59,10 @@ class Request:
         return self.delta
 
     def fill_claim(self, **known: Any) -> Claim | None:
-        """Return the claim, with what the subject knows in place of what was not stated.
+        """Return the claim, with unstated fields filled in by the subject.
 
         Raises:
-            InvalidArgument: The claim is about clients where records are protected, or vice versa.
+            InvalidArgument: The claim is about clients but records are protected, or vice versa.
         """
         claim = self.claim
         if claim is None:
@@ -114,12 +114,12 @@ class Request:
         engine: Engine | None = None,
         listen: Sequence[Listener] | None = None,
     ) -> Audit:
-        """Run a job as it was asked for.
+        """Run a job as requested.
 
         Args:
             job: What to compute.
-            usual: The engine where none was asked for.
-            engine: The engine whatever was asked for.
+            usual: The engine to use if none was requested.
+            engine: The engine to use in any case.
             listen: Callbacks that receive events; those of the request by default.
         """
         if self.recompute:
@@ -135,7 +135,7 @@ class Request:
         )
 
     def make_provenance(self, subject: Any, *, name: str = "") -> Provenance:
-        """Return the provenance of an audit that is computed at once, without a run."""
+        """Return the provenance of an audit that is computed directly, without a run."""
         return Provenance(
             subject=name or type(subject).__name__,
             settings=to_settings(subject),
@@ -149,7 +149,7 @@ class Request:
 
     @property
     def until_settings(self) -> dict[str, Any] | None:
-        """When it may stop early, as JSON values."""
+        """The rule to stop early, as JSON values."""
         if self.until is None:
             return None
         return {"type": type(self.until).__name__, **to_settings(self.until)}

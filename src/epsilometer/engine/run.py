@@ -43,10 +43,10 @@ class Terminated(KeyboardInterrupt):
 
 
 class UnitFailed(EpsilometerError):
-    """A unit raised an exception; ``traceback`` says where."""
+    """Raised when a unit raised an exception; see ``traceback``."""
 
     def __init__(self, unit: int, traceback: str) -> None:
-        """Take what the engine knows of the unit."""
+        """Take the unit's outcome from the engine."""
         self.unit, self.traceback = unit, traceback
         *_, last = traceback.strip().splitlines() or ["Nothing is known of why."]
         kind, _, said = last.partition(": ")
@@ -55,7 +55,7 @@ class UnitFailed(EpsilometerError):
 
 
 class Counts(TypedDict):
-    """What became of some units: how many were planned, used, and failed."""
+    """Count the units that were planned, used, and failed."""
 
     units: int
     used: int
@@ -64,27 +64,27 @@ class Counts(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """What was done of a plan: its first ``seen`` units, some of which failed."""
+    """Hold which part of a plan was done: its first ``seen`` units, some of which failed."""
 
     plan: Plan
     seen: int
     failed: frozenset[int]
 
     def counts(self, units: range) -> Counts:
-        """Return what became of some units: how many were planned, used, and failed."""
+        """Return the numbers of units that were planned, used, and failed."""
         failed = len(self.failed & frozenset(units))
         used = len(range(units.start, min(units.stop, self.seen))) - failed
         return {"units": len(units), "used": used, "failed": failed}
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """What changed in the code while the run was under way, in words."""
+        """Descriptions of changes in the code during the run."""
         changes = (change for each in self.plan.accepted for change in each.changes)
         return tuple(dict.fromkeys(changes))
 
     @property
     def provenance(self) -> Provenance:
-        """The settings of the whole plan, and what became of it."""
+        """The settings of the whole plan, and the counts of its units."""
         parameters = self.plan.parameters
         return Provenance(
             subject=self.plan.audit,
@@ -103,23 +103,23 @@ class Done:
 
 
 class Watch(Protocol):
-    """Receives the results of units in the order of units, in whatever order they finish."""
+    """Receive the results of units in their order, whatever the order in which they finish."""
 
     def see(self, arrays: Arrays) -> None:
         """Take the next unit's arrays."""
         ...
 
     def epsilon(self) -> float | None:
-        """Return the ε that is proved so far; None where nothing is known yet."""
+        """Return the ε that is proved so far; None if nothing is known yet."""
         ...
 
     def enough(self) -> str:
-        """Return why no further unit is needed, or "". Must depend on the units seen alone."""
+        """Return why no further unit is needed, or "". Must depend only on the units seen."""
         ...
 
 
 class Unwatched:
-    """The watch of a job that proves nothing before all its units are there."""
+    """Watch a job that proves nothing before all its units have finished."""
 
     def see(self, arrays: Arrays) -> None:
         """Ignore the arrays."""
@@ -134,9 +134,9 @@ class Unwatched:
 
 
 class Job(Protocol):
-    """What is to be computed.
+    """Define what to compute.
 
-    Must keep: ``unit`` is a pure function of the plan and its argument, and can be pickled.
+    Must keep: ``unit`` is a pure function of the plan and its argument, and picklable.
     """
 
     @property
@@ -149,7 +149,7 @@ class Job(Protocol):
         ...
 
     def missing(self, index: int) -> Arrays:
-        """Return what a failed unit counts as: arrays that can only weaken what is proved."""
+        """Return substitute arrays for a failed unit, which can only weaken the result."""
         ...
 
     def watch(self) -> Watch:
@@ -157,7 +157,7 @@ class Job(Protocol):
         ...
 
     def result(self, units: Iterable[Arrays], done: "Done") -> Audit:
-        """Return the result of the first units, as many as were needed, in their order."""
+        """Return the result of the first units, as many as were needed, in order."""
         ...
 
 
@@ -169,21 +169,21 @@ def run(
     listen: Sequence[Listener] = (),
     accept_changes: bool = False,
 ) -> Audit:
-    """Finish a run, or begin it, and return its result.
+    """Start or resume a run, and return its result.
 
     Guarantee: the same plan gives the same result, byte for byte, on every engine, with any number
         of workers, however often it was killed and called again.
-    Assumption: the same versions and kind of processor; units are pure functions of the plan.
+    Assumption: the same versions and type of processor; units are pure functions of the plan.
 
     Args:
         job: What to compute.
-        directory: Where the run lives; a temporary one by default, which cannot be resumed.
+        directory: Directory of the run; a temporary one by default, which cannot be resumed.
         engine: What executes units.
         listen: Callbacks that receive events.
         accept_changes: Continue with other code than the run began with; the result says so.
 
     Raises:
-        CodeChanged: The code is another, and that is not accepted.
+        CodeChanged: The code has changed, and that is not accepted.
     """
     if directory is None:
         with TemporaryDirectory(prefix="epsilometer-") as passing:
@@ -200,10 +200,10 @@ def run(
 
 
 def recompute(job: Job, directory: Path) -> Audit:
-    """Make the result of a run again from its shards. No unit is computed, nothing is written.
+    """Recompute the result of a run from its shards. No unit is computed, nothing is written.
 
     Raises:
-        InvalidArgument: The job is another, or a unit is missing or damaged.
+        InvalidArgument: The job differs, or a unit is missing or damaged.
     """
     store = Store.open(directory)
     with Folder.hold(directory) as home:
@@ -224,7 +224,7 @@ def gather(
     engine: Engine = _LOCAL,
     listen: Sequence[Listener] = (),
 ) -> list[Arrays]:
-    """Return what each unit of a plan returned, in the order of units.
+    """Return the results of all units of a plan, in their order.
 
     Guarantee: the same plan gives the same arrays, byte for byte, on every engine, with any number
         of workers, however often it was killed.
@@ -232,8 +232,8 @@ def gather(
 
     Args:
         plan: Everything that determines the arrays.
-        unit: One piece of the work.
-        directory: Where the run lives; by default in memory alone, which cannot be resumed.
+        unit: Function that computes one unit.
+        directory: Directory of the run; by default only memory, which cannot be resumed.
         engine: What executes units.
         listen: Callbacks that receive events.
 
@@ -270,9 +270,9 @@ def _gather_units(
 
 
 def read_finished_result(store: Store) -> "Audit | None":
-    """Return the result of a run of which no unit failed; None where work is left.
+    """Return the result of a run without failed units; None if work is left.
 
-    One that is torn, foreign or was changed is none: it is made again from the shards.
+    A result that is torn, foreign or changed does not count: it is recomputed from the shards.
     """
     try:
         check_chain(store.directory)
@@ -287,7 +287,7 @@ def read_finished_result(store: Store) -> "Audit | None":
 
 
 class _Execution:
-    """The state of one call: units that are finished, wait for an earlier one, or failed."""
+    """Hold the state of one call: units that finished, wait for an earlier one, or failed."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class _Execution:
         self.watch = job.watch()
         self.seen = 0  # units 0, 1, … that the watch has seen
         self.waiting: set[int] = set()  # finished before an earlier one
-        self.held: dict[int, Arrays] = {}  # of those, what is in memory beside the disk
+        self.held: dict[int, Arrays] = {}  # of those, the ones that are in memory, too
         self.bytes = 0
         self.read: Callable[[int], Arrays] = store.read
         self.failed: set[int] = set()
@@ -311,7 +311,7 @@ class _Execution:
         self.telling = threading.Lock()
 
     def execute(self, damaged: Mapping[str, str]) -> None:
-        """Compute what is missing, until all units are there or the watch has seen enough."""
+        """Compute missing units, until all have finished or the watch has seen enough."""
         finished = self.store.finished
         self.tell(
             "started",
@@ -362,15 +362,14 @@ class _Execution:
         self.tell_progress(last=True)
 
     def fail(self, unit: int, error: str) -> None:
-        """End everything: a subclass may count failures instead."""
+        """Raise the failure; a subclass may count failures instead."""
         self.tell("failed", unit=unit, error=error)
         raise UnitFailed(unit, error)
 
     def take(self, unit: int, arrays: Arrays | None = None) -> None:
-        """Let the watch see what has become the next unit, and those that waited for it.
+        """Pass the next unit, and those that waited for it, to the watch.
 
-        What waits is held in memory as far as the budget goes, and read from the store again
-        beyond that.
+        Waiting units are held in memory within a budget; others are read from the store again.
         """
         self.waiting.add(unit)
         if arrays is not None and (unit == self.seen or self.bytes < MEMORY // 4):
@@ -383,7 +382,7 @@ class _Execution:
             self.stopped = self.watch.enough()
 
     def find_arrays(self, unit: int) -> Arrays:
-        """Return what a unit returned, from memory or from the store."""
+        """Return the arrays of a unit, from memory or from the store."""
         held = self.held.pop(unit, None)
         if held is None:
             return self.read(unit)
@@ -391,13 +390,13 @@ class _Execution:
         return held
 
     def count(self) -> int:
-        """Return how many units are finished, those that failed not among them."""
+        """Return the number of units that finished without failing."""
         return self.seen + len(self.waiting) - len(self.failed)
 
     def tell(self, name: str, **details: Any) -> None:
-        """Hand an event to all listeners."""
+        """Send an event to all listeners."""
         event = Event(name, details)
-        with self.telling:  # who is late is told by another thread
+        with self.telling:  # another thread reports late units
             for listener in self.listeners:
                 listener(event)
 
@@ -417,7 +416,7 @@ class _Execution:
         )
 
     def find_usual(self) -> float | None:
-        """Return how long a unit usually took when the run was last under way, by its log."""
+        """Return how long a unit usually took in the last call of the run, by its log."""
         directory = self.store.directory
         events = () if directory is None else read_events(directory / "log.jsonl")
         said = [event["usual"] for event in events if is_number(event.get("usual"))]
@@ -425,13 +424,13 @@ class _Execution:
 
 
 class _Run(_Execution):
-    """The execution of a job: failed units count against it, and the rest has a result."""
+    """Execute a job: failed units count against it, and the rest gives a result."""
 
     job: Job
     store: Store
 
     def finish(self) -> Audit:
-        """Return the result, after computing what is missing."""
+        """Compute missing units, and return the result."""
         self.execute(self.store.prepare())
         if self.stopped:
             self.store.forget_failures(self.seen)
@@ -439,7 +438,7 @@ class _Run(_Execution):
         return self.conclude()
 
     def repeat(self) -> Audit:
-        """Return the result by what lies in the store alone."""
+        """Return the result from the units in the store alone."""
         damaged = self.store.look()
         failed = self.store.failures()
         for unit in sorted({*self.store.finished, *failed}):
@@ -456,7 +455,7 @@ class _Run(_Execution):
         return self.conclude()
 
     def conclude(self) -> Audit:
-        """Return the result of what was seen."""
+        """Return the result of the units seen."""
         used = (
             self.job.missing(unit) if unit in self.failed else self.store.read(unit)
             for unit in range(self.seen)
@@ -473,13 +472,13 @@ class _Run(_Execution):
         self.tell("failed", unit=unit, error=error)
 
     def find_arrays(self, unit: int) -> Arrays:
-        """Return what a unit returned, or what it counts as where it failed."""
+        """Return the arrays of a unit, or its substitute if it failed."""
         return self.job.missing(unit) if unit in self.failed else super().find_arrays(unit)
 
 
 @dataclass(frozen=True)
 class _Units(Unwatched):
-    """Units whose arrays are the result themselves."""
+    """Execute units whose arrays are themselves the result."""
 
     plan: Plan
     unit: Callable[[int], Arrays]
@@ -489,7 +488,7 @@ class _Units(Unwatched):
 
 
 class _Memory(dict[int, Arrays]):
-    """A store that lasts as long as the call."""
+    """Store units in memory for the duration of the call."""
 
     directory = None
 
@@ -520,7 +519,7 @@ def _with_code(plan: Plan, unit: Callable[[int], Arrays]) -> Plan:
 
 
 def _add_change_caveat(result: Audit, changes: Sequence[str]) -> Audit:
-    """Add what a reader must know where units of one run are of several programs."""
+    """Add a caveat if units of one run come from several versions of the program."""
     if not changes:
         return result
     more = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
@@ -533,7 +532,7 @@ def _add_change_caveat(result: Audit, changes: Sequence[str]) -> Audit:
 
 @contextmanager
 def handle_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does; signals can only be set in the main thread."""
+    """Let SIGTERM end a run as Ctrl-C does; handlers can only be set in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

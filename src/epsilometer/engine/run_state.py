@@ -1,4 +1,4 @@
-"""Read how far a run is from its directory, without touching it."""
+"""Read the progress of a run from its directory, without changing it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,21 +16,21 @@ _POINTS = 400  # that a chart can show
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """How far a run is.
+    """Hold the progress of a run.
 
     Attributes:
         directory: Directory of the run.
         audit: The subject's name.
         state: Whether a process works on it, it has a result, or neither.
-        units: That there are.
+        units: Number of units.
         finished: Number of units that are finished.
         failures: (unit, kind of error) pairs.
-        points: (units used, ε so far) pairs, as the run went on.
-        claim: The claimed ε, where there is one.
-        until: When it stops early, in words; empty where it does not.
-        rate: Units per second; 0 where that is not known.
+        points: (units used, ε so far) pairs over the course of the run.
+        claim: The claimed ε, if any.
+        until: When it stops early, in words; empty if it does not.
+        rate: Units per second; 0 if unknown.
         verdict: Verdict of its result; empty without a result.
-        headline: What was found, in a sentence; empty where there is no result.
+        headline: The main finding, in a sentence; empty without a result.
     """
 
     directory: Path
@@ -48,7 +48,7 @@ class RunState:
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left at this rate; None where that is not known."""
+        """Seconds left at this rate; None if unknown."""
         remaining = self.units - self.finished - len(self.failures)
         if self.state != "running" or self.rate <= 0:
             return None
@@ -61,9 +61,9 @@ class RunState:
 
 
 def read_state(directory: Path) -> RunState:
-    """Return how far the run in a directory is.
+    """Return the progress of the run in a directory.
 
-    Guarantee: nothing is written, and no text of an error is read out.
+    Guarantee: nothing is written, and no text of an error is returned.
 
     Raises:
         UnreadableFile: There is no run.

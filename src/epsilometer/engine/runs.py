@@ -1,4 +1,4 @@
-"""Run a program again and again, with the record and without it, and bound ε by that."""
+"""Run a program repeatedly, with the record and without it, and bound ε by its scores."""
 
 import functools
 import json
@@ -32,24 +32,24 @@ from epsilometer.types import IntArray
 
 Played: TypeAlias = Scores | Mapping[str, Scores | Sides]
 Play: TypeAlias = Callable[[int, np.random.Generator], Played]
-_UNITS = 100  # by default: enough to share among workers, to save and to watch
-_PILOT = 0.05  # of the units place the thresholds of an audit that stops when its bound is narrow
+_UNITS = 100  # default number: enough to share among workers, to save and to watch
+_PILOT = 0.05  # share of units that choose the thresholds if an audit stops at a narrow bound
 _DRAWN = 60  # points of a growth curve
 _LOOKS = 20  # at a simulated audit; an audit looks after every unit
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One way of looking at the runs of a program.
+    """Define one view of the runs of a program.
 
     Attributes:
         name: Name of its scores among those that ``play`` returns.
-        subject: What is checked, in words.
+        subject: What is audited, in words.
         adversary: Whose view it is, in words.
-        bound: Bounds ε from its scores, where another method than the usual is the right one; not
-            with a rule to stop early.
+        bound: Function that bounds ε from its scores, if the usual method does not apply; not with
+            a rule to stop early.
         power: The power of that bound against a claim, given the scores.
-        each: How many scores a run gives at most; exactly one where there is no such ``bound``.
+        each: Largest number of scores per run; exactly one without such a ``bound``.
     """
 
     name: str
@@ -62,16 +62,15 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What is run, and who attacks it.
+    """Define a program to run, and its adversary.
 
     Attributes:
         play: ``play(runs, rng)`` returns the scores of that many runs with the record and as many
-            without it; by the names of views, where there are several.
-        subject: What it is, in words.
+            without it; by the names of views, if there are several.
+        subject: Description of the program.
         adversary: Whose view the scores are computed from, in words.
         curves: Trade-off curves to draw with the attack's.
-        views: Ways of looking at the same runs, each with its own result; the first is the one that
-            is watched.
+        views: Views of the same runs, each with its own result; the first one is watched.
     """
 
     play: Play
@@ -82,26 +81,26 @@ class Program:
 
     @property
     def looks(self) -> tuple[View, ...]:
-        """The views, or the only one there is."""
+        """The views, or the default one."""
         return self.views or (View(name="", subject=self.subject, adversary=self.adversary),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunsJob:
-    """Programs, each played ``runs`` times in blocks: a block of a program is a unit of work.
+    """Run each program ``runs`` times in blocks: a block of a program is a unit of work.
 
     Attributes:
         plan: Everything that determines the result.
         subject: What is audited, in words.
-        claim: What all programs claim, if anything.
-        programs: What is run.
+        claim: The claim of all programs, if any.
+        programs: The programs to run.
         runs: Largest number of runs with the record, and of runs without it.
         block: Pairs of runs per unit of work.
         delta: δ of all bounds.
         confidence: Confidence of all bounds together.
-        also: Methods whose bounds are shown beside it and decide nothing.
+        also: Methods whose bounds are reported too but decide nothing.
         until: When to stop early.
-        further: Bounds of the same audit that are computed elsewhere and share its confidence.
+        further: Number of bounds that are computed elsewhere and share the audit's confidence.
     """
 
     plan: Plan
@@ -118,13 +117,13 @@ class RunsJob:
 
     @property
     def each_confidence(self) -> float:
-        """Of each bound, so that all of them hold together (Bonferroni)."""
+        """Confidence of each bound, so that all of them hold together (Bonferroni)."""
         bounds = sum(len(program.looks) for program in self.programs) + self.further
         return share_confidence(self.confidence, bounds)
 
     @property
     def blocks(self) -> int:
-        """Units of each program."""
+        """Number of units of each program."""
         return -(-self.runs // self.block)
 
     def unit(self, index: int) -> Arrays:
@@ -151,10 +150,10 @@ class RunsJob:
         return arrays
 
     def missing(self, index: int) -> Arrays:
-        """Return failed runs, scored as if each had spoken against the attack.
+        """Return scores of failed runs, as if each had counted against the attack.
 
-        Inside at −∞ and outside at +∞ raise both error counts at every threshold, so that the
-        bound holds whatever the runs would have shown, and whatever made them fail.
+        Inside at −∞ and outside at +∞ raise both error counts at every threshold, so that the bound
+        holds whatever the runs would have scored, and whatever made them fail.
         """
         size, worst = self._find_size(index), {"inside": -np.inf, "outside": np.inf}
         return {
@@ -164,7 +163,7 @@ class RunsJob:
         }
 
     def watch(self) -> "_ProgressWatch | _BettingWatch":
-        """Return a watch that bets where the run may stop early, else shows a bound."""
+        """Return a watch that bets if the run may stop early, and otherwise reports a bound."""
         first = self.programs[0].looks[0].name
         return (
             _ProgressWatch(self) if self.until is None else _BettingWatch(self, self.until, first)
@@ -180,7 +179,7 @@ class RunsJob:
         )
 
     def findings(self, units: Iterable[Arrays], done: Done) -> list[EpsilonFinding]:
-        """Return what each view of each program proves, in their order."""
+        """Return the finding of each view of each program, in order."""
         every = iter(units)
         found = []
         for program, start in zip(self.programs, self._list_starts(), strict=True):
@@ -318,7 +317,7 @@ def join_scores(units: Iterable[Arrays], view: str = "") -> Scores:
 
 
 class _ProgressWatch:
-    """Computes the bound again when a tenth more has been seen; it decides nothing."""
+    """Recompute the bound whenever a tenth more has been seen; it decides nothing."""
 
     def __init__(self, job: RunsJob) -> None:
         self._job, self._units, self._seen = job, list[Arrays](), 0
@@ -346,10 +345,10 @@ class _ProgressWatch:
 
 
 class _BettingWatch:
-    """Bets on the runs in their order.
+    """Bet on the runs in their order.
 
-    To be narrow, a ceiling needs thresholds that are all placed at once: by the first units, which
-    are not bet on. A refutation needs none, so the sequence places thresholds as it goes.
+    For a narrow bound, all thresholds are chosen at once by the first units, which are then not bet
+    on. A refutation does not need this: the sequence chooses thresholds as it proceeds.
     """
 
     def __init__(self, job: RunsJob, until: Until, view: str) -> None:
@@ -400,7 +399,7 @@ class _BettingWatch:
 
 
 def check_until(request: Request, *, also: Sequence[str], blocks: int) -> None:
-    """Refuse a rule to stop early that the rest of a call leaves nothing to decide by."""
+    """Refuse a rule to stop early that the call's other arguments leave undecidable."""
     until = request.until
     if isinstance(until, UntilRefuted) and request.claim is None:
         raise InvalidArgument("Expected a claim with until=UntilRefuted(), got none to refute.")
@@ -417,7 +416,7 @@ def check_until(request: Request, *, also: Sequence[str], blocks: int) -> None:
 
 
 def check_parameters(parameters: Mapping[str, Any] | None) -> None:
-    """Refuse parameters that a plan could not hold, and so could not compare."""
+    """Refuse parameters that a plan could not store, and so could not compare."""
     try:
         json.dumps(dict(parameters or {}), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -428,12 +427,12 @@ def check_parameters(parameters: Mapping[str, Any] | None) -> None:
 
 @dataclass
 class Failures:
-    """Listens for failed units.
+    """Collect failed units.
 
     Attributes:
         ending: An error that says the call is wrong: it ends the audit, raised again.
-        reason: What the first unit said that failed for another reason; empty where none did.
-        kind: Which exception that was; its text may hold data, this does not.
+        reason: Error of the first unit that failed for another reason; empty if none did.
+        kind: Type of that exception; its text may contain data, the type does not.
     """
 
     ending: type[InvalidArgument]
@@ -441,7 +440,7 @@ class Failures:
     kind: str = ""
 
     def describe(self) -> str:
-        """Say why the first unit failed: its text, which may hold data, only where asked for."""
+        """Describe why the first unit failed; its text, which may contain data, only on request."""
         if shows_errors():
             return f"one said: {self.reason}"
         return (
@@ -457,7 +456,7 @@ class Failures:
         *_, last = error.strip().splitlines() or [""]
         kind, _, said = last.partition(": ")
         if kind.rpartition(".")[2] == self.ending.__name__:
-            if self.ending is InvalidArgument:  # also users' code may have raised it
+            if self.ending is InvalidArgument:  # user code may have raised it, too
                 raise InvalidArgument("A unit says that the call is wrong.", withheld=said)
             raise InvalidArgument(said)
         self.reason, self.kind = self.reason or last, self.kind or name_error(error)
@@ -470,7 +469,7 @@ def count_lost_scores(arrays: Arrays, view: str = "") -> IntArray:
 
 
 def add_lost_caveat(finding: EpsilonFinding, lost: IntArray, what: str) -> EpsilonFinding:
-    """Return the finding with what a reader must know of runs that diverged."""
+    """Return the finding with a caveat about runs that diverged."""
     if not lost.any():
         return finding
     said = (

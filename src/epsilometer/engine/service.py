@@ -1,4 +1,4 @@
-"""Ask a service over HTTP for JSON: at a pace, patiently, and nothing twice."""
+"""Query a JSON service over HTTP: rate-limited, with retries, and no request twice."""
 
 import hmac
 import ipaddress
@@ -31,39 +31,39 @@ _LARGEST = 64 << 20  # bytes of an answer
 
 
 class ServiceFailed(EpsilometerError):
-    """A service gave no answer that can be used. What it gave before is kept."""
+    """Raised when a service gave no usable answer. Earlier answers are kept."""
 
 
 @dataclass(frozen=True, eq=False)
 class JsonService:
-    """A service that answers a POST of JSON with JSON.
+    """Query a service that answers a POST of JSON with JSON.
 
-    Every answer is written to a journal before it is used. Asked the same in the same order again,
-    as after a crash, it reads what is there and asks for what is missing. So each model needs its
-    own journal. The key of the service is read from the environment for every request, and goes
-    into the header of the request and nowhere else.
+    Every answer is written to a journal before it is used. If the same requests are repeated in the
+    same order, as after a crash, stored answers are read and only missing ones requested. So each
+    model needs its own journal. The key of the service is read from the environment for every
+    request, and is only sent in the header of the request.
 
-    Guarantees: nothing that was answered is asked again. No more than ``per_second`` requests are
-        begun per second by one object. An answer that ``check`` refuses raises and is not kept.
+    Guarantees: no answered request is repeated. One object begins at most ``per_second`` requests
+        per second. An answer that ``check`` refuses raises and is not kept.
     Assumes: the service draws every answer independently, by its own randomness.
 
     Attributes:
-        url: Where to; https, unless the service is on this computer. Nothing for this computer
-            goes through a proxy.
-        journal: A file for its answers. It names requests by codes that no one can compute who
-            does not have the key beside it, and never holds requests.
-        per_second: Requests a second.
-        timeout: Seconds without a sign of the service after which a try has failed.
-        deadline: Seconds in which a try must bring its whole answer, however it trickles in.
-        insecure: Send records over http to other computers too, where all on the way read them; a
-            key never.
+        url: URL of the service; https, unless it is on this computer. Requests to this computer use
+            no proxy.
+        journal: File of its answers. It never holds requests, only codes for them that cannot be
+            computed without the key file next to it.
+        per_second: Largest number of requests per second.
+        timeout: Seconds without a response from the service after which a try has failed.
+        deadline: Seconds within which a try must receive its whole answer.
+        insecure: Whether to send records over http to other computers too, readable by everyone on
+            the way; a key is never sent so.
         tries: Attempts per request, before giving up.
-        pause: Seconds before the second try; before each further one twice as many, at most 60.
+        pause: Seconds before the second try; doubled before each further one, at most 60.
         key: Name of the environment variable that has the key; None for none.
-        key_header: As ``Authorization``, where the key is sent as ``Bearer …``, or ``X-API-Key``.
+        key_header: Header for the key, such as ``X-API-Key``; ``Authorization`` sends ``Bearer …``.
     """
 
-    url: str = field(repr=False)  # what comes after a question mark may be a secret
+    url: str = field(repr=False)  # the query string may be a secret
     _: KW_ONLY
     journal: str | os.PathLike[str]
     per_second: float = 5.0
@@ -112,14 +112,14 @@ class JsonService:
         object.__setattr__(self, "_journal", _Journal(Path(self.journal), self.check_kept))
 
     def check_kept(self, answer: Any) -> None:
-        """Refuse an invalid answer of a journal: raises TypeError or LookupError."""
+        """Refuse an invalid answer in the journal: raise TypeError or LookupError."""
 
     @contextmanager
     def ask_in_order(self) -> Iterator[Callable[[str, Callable[[Any], Any]], Any]]:
-        """Hold the journal, and give a function that asks, or reads what was answered before.
+        """Lock the journal, and yield a function that queries, or reads the stored answer.
 
-        The function takes a body, and what checks an answer and returns it as it is kept. What
-        failed begins again with what was answered.
+        The function takes a body, and a function that checks an answer and returns it in the form
+        to be stored. After a failure, a new call begins with the stored answers.
         """
         numbers = dict(self._asked)
 
@@ -143,7 +143,7 @@ class JsonService:
             ) from error
 
     def _find_answer(self, body: str, number: int, check: Callable[[Any], Any]) -> Any:
-        """Return the answer to a request that is made for the ``number``-th time."""
+        """Return the answer to the ``number``-th repetition of a request."""
         name = self._journal.name_request(f"{self.url}\n{number}\n{body}")
         known = self._journal.answers.get(name)
         if known is not None:
@@ -181,7 +181,7 @@ class JsonService:
         )
 
     def _post(self, body: str) -> tuple[int, Mapping[str, str], bytes]:
-        """Return status, headers and body of one answer; as much of the body as is checked."""
+        """Return status, headers and body of one answer, the body up to a limit."""
         with needs("httpx", extra="service"):
             import httpx
         watch = _Deadline(self.deadline)
@@ -221,7 +221,7 @@ class JsonService:
             raise _NoAnswer(f"{type(error).__name__}: {error}") from error
 
     def _wait_for_turn(self) -> None:
-        """Let no more than ``per_second`` requests begin per second."""
+        """Wait so that at most ``per_second`` requests begin per second."""
         now = time.monotonic()
         if now < self._next[0]:
             time.sleep(self._next[0] - now)
@@ -248,31 +248,31 @@ class JsonService:
         )
 
     def shorten(self, said: str) -> str:
-        """Return what a service said as a message shows it: it may be long, or repeat its key."""
+        """Return a service's words for a message: shortened, and without the key."""
         if self.key is not None:
             said = said.replace(_read_key(self.key), "…")
         return said[:_SHOWN]
 
     @property
     def where(self) -> str:
-        """Return the address without what comes after a question mark: it may be a secret."""
+        """Return the URL without its query string, which may be a secret."""
         parts = urllib.parse.urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
     @property
     def so_far(self) -> str:
-        """Say how many answers are kept, and where."""
+        """State how many answers are kept, and where."""
         return (
             f"after {len(self._journal.answers)} answers, which are kept in {str(self.journal)!r}"
         )
 
 
 class _NoAnswer(Exception):
-    """One try brought nothing."""
+    """Raised when one try failed."""
 
 
 class _Deadline:
-    """Ends a connection when its time is over, whatever comes through it meanwhile."""
+    """Close a connection at its deadline, even if data still arrives."""
 
     def __init__(self, seconds: float) -> None:
         self.over = False
@@ -289,7 +289,7 @@ class _Deadline:
             line.close()
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Remember the lines that httpx opens; a copy of each, as TLS takes it over."""
+        """Record the sockets that httpx opens; a copy of each, since TLS takes it over."""
         if event.endswith("connect_tcp.complete"):
             self._lines.append(info["return_value"].get_extra_info("socket").dup())
             if self.over:
@@ -322,10 +322,10 @@ def _find_proxy(url: str) -> str | None:
 
 
 class _Journal:
-    """Answers by the code of their request, one per line; only ever added to.
+    """Store answers by the code of their request, one per line, in an append-only file.
 
-    Codes are keyed, so that who has the journal cannot guess requests. A line that a crash left
-    half is cut off by whoever holds the journal next.
+    Codes are keyed, so requests cannot be guessed from the journal. A line that a crash left
+    incomplete is cut off by the next process that holds the journal.
     """
 
     def __init__(self, path: Path, check: Callable[[Any], None] = lambda _: None) -> None:
@@ -336,7 +336,7 @@ class _Journal:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold it while asking, so that two processes do not ask the same; read what is there."""
+        """Lock it, so that two processes do not send the same requests; read stored answers."""
         with self._wrap_errors():
             make_folder(self.path.parent)
             lock = FileLock(f"{self.path}.lock", mode=OWNER_FILE)
@@ -349,7 +349,7 @@ class _Journal:
             lock.release()
 
     def name_request(self, asked: str) -> str:
-        """Return the code of a request, which only who has the key can compute."""
+        """Return the code of a request, which cannot be computed without the key."""
         return hmac.digest(self._key, asked.encode(), "sha256").hex()
 
     def add(self, name: str, answer: Any) -> None:
@@ -363,7 +363,7 @@ class _Journal:
         self._read += len(line)
 
     def _find_key(self) -> None:
-        """Read the key beside the journal; make it, and the journal, where there is neither."""
+        """Read the key next to the journal; create both if neither exists."""
         name = f"{self.path.name}.key"
         with self._wrap_errors(), open(self.path, "ab", opener=open_private) as file:
             fresh = file.tell() == 0
@@ -372,9 +372,9 @@ class _Journal:
             folder.sync()
 
     def _catch_up(self) -> None:
-        """Read what was added, by whomever, since it last looked."""
+        """Read what was added since the last call, by any process."""
         with self._wrap_errors(), open(self.path, "a+b", opener=open_private) as file:
-            if file.seek(0, os.SEEK_END) < self._read:  # somebody began anew
+            if file.seek(0, os.SEEK_END) < self._read:  # another process started it again
                 self.answers.clear()
                 self._read = 0
             file.seek(self._read)
@@ -408,7 +408,7 @@ class _Journal:
 
 
 def _read_key(variable: str) -> str:
-    """Return the key, from the environment; an error never shows it."""
+    """Return the key from the environment; errors never show it."""
     found = os.environ.get(variable, "").strip()
     if not found or not (found.isascii() and found.isprintable()):
         raise InvalidArgument(
@@ -419,6 +419,6 @@ def _read_key(variable: str) -> str:
 
 
 def _read_pause(headers: Mapping[str, str]) -> float:
-    """Return the seconds that the service asks for, at most ``_LONGEST``; not of a date."""
+    """Return the seconds that the service requests, at most ``_LONGEST``; dates are ignored."""
     said = headers.get("Retry-After", "")
     return min(float(said), _LONGEST) if said.isdecimal() else 0.0

@@ -28,11 +28,11 @@ _DTYPE = re.compile(rf"[<>|=][{_KINDS}][0-9]{{1,9}}")  # as ``dtype.str``; NumPy
 
 
 class DamagedShard(EpsilometerError):
-    """Bytes that are not, or no longer, what a unit of this plan returned."""
+    """Raised for bytes that are not, or no longer, the output of a unit of this plan."""
 
 
 def check_arrays(returned: Any) -> Arrays:
-    """Return what a unit returned, if it can be stored: arrays of numbers, booleans or text."""
+    """Return a unit's output if it can be stored: arrays of numbers, booleans or text."""
     if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
         raise InvalidArgument(
             f"Expected a unit to return named arrays as a dict, got {type(returned).__name__}."
@@ -54,7 +54,7 @@ def check_arrays(returned: Any) -> Arrays:
 
 
 def count_bytes(arrays: Arrays) -> int:
-    """Return how much memory the arrays of a unit take."""
+    """Return the bytes of a unit's arrays."""
     return sum(array.nbytes for array in arrays.values())
 
 
@@ -69,8 +69,8 @@ def view_bytes(array: NDArray[Any]) -> memoryview:
 def pack(units: Mapping[int, Arrays], *, plan: str) -> list[bytes | memoryview]:
     """Pack units: a line with the SHA-256 of the rest, a line of JSON, the arrays' bytes.
 
-    Not .npy, whose headers are Python literals that cost more to read than a short array. In
-    pieces, so that no array is copied.
+    This is not .npy, whose headers are Python literals that are slower to read than a short array.
+    It is returned in pieces, so that no array is copied.
     """
     whose = {
         "plan": plan,
@@ -90,15 +90,15 @@ def pack(units: Mapping[int, Arrays], *, plan: str) -> list[bytes | memoryview]:
 def scan(file: BinaryIO, *, plans: Container[str]) -> list[int]:
     """Return the units in a file of one of these plans, its checksum checked, piece by piece.
 
-    Arrays are not made, so that a file that is too large for memory is no danger.
+    Arrays are not created, so a file may be larger than memory.
     """
     return [unit for unit, _ in _check_file(file, plans)[0]]
 
 
 def unpack(file: BinaryIO, *, plans: Container[str]) -> dict[int, Arrays]:
-    """Unpack what ``pack`` packed for one of these plans; ``DamagedShard`` says what is wrong.
+    """Unpack units that ``pack`` packed for one of these plans, or raise ``DamagedShard``.
 
-    The checksum goes first, so that no memory is taken on the word of a forged description.
+    The checksum is verified first, so that a forged description cannot cause allocations.
     """
     described, start = _check_file(file, plans)
     file.seek(start)
@@ -109,7 +109,7 @@ def unpack(file: BinaryIO, *, plans: Container[str]) -> dict[int, Arrays]:
 
 
 def _check_file(file: BinaryIO, plans: Container[str]) -> tuple[list[tuple[int, Any]], int]:
-    """Check a file, and return what it describes and where its arrays begin."""
+    """Check a file, and return its description and where its arrays begin."""
     checksum = file.read(_SUM + 1)
     if not _CHECKSUM.fullmatch(checksum):
         raise DamagedShard(_TORN)

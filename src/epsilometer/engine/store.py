@@ -53,38 +53,38 @@ from epsilometer.engine.shards import (
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 
 _T = TypeVar("_T")
-_HELD = MEMORY // 8  # of those that wait for the disk; as many are being written
-_RECENT = MEMORY // 8  # of those that were read from shards, and may be asked for next
-_SMALL, _MANY = 64 * 2**10, 256  # bytes of a small shard, and how many there may be
+_HELD = MEMORY // 8  # bytes of units that wait to be written; as many are being written
+_RECENT = MEMORY // 8  # bytes of units that were read from shards and may be needed next
+_SMALL, _MANY = 64 * 2**10, 256  # bytes of a small shard, and the largest number of them
 _MOMENT = 0.05  # seconds; units that finish within one share a file and its trip to the disk
-_PATIENCE = 1.0  # seconds: somebody who only asks for the status holds the lock for an instant
+_PATIENCE = 1.0  # seconds: a status request holds the lock for an instant
 _SHARDS, _FAILURES, _QUARANTINE = "shards", "failures", "quarantine"
 
 
 class CannotRead(EpsilometerError):
-    """The directory of a run cannot be read."""
+    """Raised when the directory of a run cannot be read."""
 
 
 class Store:
-    """The directory of one run and its plan. Hold its ``lock`` to write."""
+    """Access the directory of one run and its plan. Hold its ``lock`` to write."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
-        """Take the place of a run and its plan; read and write nothing yet."""
+        """Take the directory of a run and its plan; read and write nothing yet."""
         self.directory, self.plan, self._hash = directory, plan, plan.hash
         self._counted = {self._hash, *(each.plan for each in plan.accepted)}
         self._home: dict[int, str] = {}  # finished unit → its file
-        self._small: dict[str, None] = {}  # files that are worth folding
+        self._small: dict[str, None] = {}  # files that are worth merging
         self._recent: dict[str, dict[int, Arrays]] = {}
         self._sizes: dict[str, int] = {}  # bytes of files that were read
-        self._reading = threading.RLock()  # while files are folded, nobody reads them
+        self._reading = threading.RLock()  # while files are merged, none is read
 
     @classmethod
     def create(cls, directory: Path, plan: Plan) -> "Store":
-        """Return a new run, or the one that is already there if it has the same plan.
+        """Create a run, or return the existing one if it has the same plan.
 
         Raises:
-            CodeChanged: The code is another than the run began with, and that is not accepted.
-            InvalidArgument: Another run is there: of other settings, or of other data.
+            CodeChanged: The code has changed since the run began, and that is not accepted.
+            InvalidArgument: There is a run with other settings or other data.
         """
         with explain_write_errors(directory), Folder.hold(directory) as home:
             if home.look("plan.json") is not None:
@@ -110,7 +110,7 @@ class Store:
             raise InvalidArgument(f"{directory / 'plan.json'}: {error}") from error
 
     def _compare(self, wanted: Plan) -> "Store":
-        """Return the run that is there if it has the wanted plan; record changed code."""
+        """Return the existing run if it has the wanted plan; record changed code."""
         difference = describe_difference(self.plan, wanted)
         if difference:
             raise InvalidArgument(
@@ -129,10 +129,10 @@ class Store:
         return now
 
     def prepare(self) -> dict[str, str]:
-        """Make the directories and check the shards; set aside what is torn or foreign.
+        """Make the directories and check the shards; quarantine torn or foreign files.
 
         Returns:
-            File name → what was wrong with it. Its units are computed again.
+            File name → what is wrong with it. Its units are computed again.
         """
         with (
             explain_write_errors(self.directory),
@@ -158,7 +158,7 @@ class Store:
         return damaged
 
     def look(self) -> dict[str, str]:
-        """Check every shard, remember where units are, and return what is damaged."""
+        """Check every shard, index the units, and return damaged files."""
         with self._open_to_read(_SHARDS) as shards:
             if shards is not None:
                 return self._look(shards)
@@ -190,11 +190,11 @@ class Store:
 
     @property
     def finished(self) -> Set[int]:
-        """Units whose shards are whole, as last looked at."""
+        """Units whose shards were whole at the last check."""
         return self._home.keys()
 
     def read(self, unit: int) -> Arrays:
-        """Return what a finished unit returned; units in order are read fast."""
+        """Return the arrays of a finished unit; units in order are read fast."""
         with self._reading:
             name = self._home[unit]
             if name in self._recent:
@@ -209,7 +209,7 @@ class Store:
                 raise DamagedShard(f"{where} was whole a moment ago; now {error}") from error
 
     def write_shard(self, units: Mapping[int, Arrays]) -> None:
-        """Write what units returned into one file, and forget that they had failed before."""
+        """Write the arrays of units into one file, and remove notes of earlier failures."""
         name = _shard_name(units)
         with self._open_to_write(_SHARDS) as shards:
             shards.write(name, pack(units, plan=self._hash))
@@ -223,10 +223,10 @@ class Store:
             self._fold()
 
     def _fold(self) -> None:
-        """Write many small shards as one, so that the files of a run never become too many.
+        """Merge many small shards into one, so that a run never has too many files.
 
-        The one is written first, under the name of the lowest. A crash before the others are
-        removed leaves units twice, the same.
+        The merged shard is written first, under the lowest name. A crash before the others are
+        removed leaves identical copies of units.
         """
         while len(self._small) >= _MANY:
             with self._reading, self._open_to_write(_SHARDS) as shards:
@@ -253,7 +253,7 @@ class Store:
             failures.write(_failure_name(unit), text.encode("utf-8", "backslashreplace"))
 
     def failures(self) -> dict[int, str]:
-        """Return the traceback of each unit that failed and was not finished since."""
+        """Return the traceback of each unit that failed and has not finished since."""
         found: dict[int, str] = {}
         with self._open_to_read(_FAILURES) as failures:
             for unit in [] if failures is None else _list_noted(failures):
@@ -266,14 +266,14 @@ class Store:
         return found
 
     def forget_failures(self, first: int) -> None:
-        """Remove notes of failed units from ``first`` on, which are not needed any more."""
+        """Remove notes of failed units from ``first`` on, which are no longer needed."""
         with self._open_to_write(_FAILURES) as failures:
             for unit in _list_noted(failures):
                 if unit >= first:
                     failures.remove(_failure_name(unit))
 
     def write(self, name: str, text: str) -> None:
-        """Write a JSON file of the run, whole or not at all."""
+        """Write a JSON file of the run atomically."""
         with self._open_to_write() as home:
             home.write(name, text.encode("utf-8", "backslashreplace"))
 
@@ -284,7 +284,7 @@ class Store:
             home.write("result.json", text.encode("utf-8"))
 
     def text(self, name: str) -> str | None:
-        """Return a file of the run as text, or None where there is none to read."""
+        """Return a file of the run as text, or None if there is none to read."""
         try:
             with Folder.hold(self.directory) as home:
                 return home.read(name, largest=LARGEST_TEXT).decode("utf-8", "replace")
@@ -293,7 +293,7 @@ class Store:
 
     @contextmanager
     def _open_to_write(self, name: str = "") -> Iterator[Folder]:
-        """Hold the directory, or a folder in it, to write into."""
+        """Open the directory, or a folder in it, for writing."""
         with explain_write_errors(self.directory), Folder.hold(self.directory) as home:
             if not name:
                 yield home
@@ -303,7 +303,7 @@ class Store:
 
     @contextmanager
     def _open_to_read(self, name: str) -> Iterator[Folder | None]:
-        """Hold a folder to read from; None where there is none. A closed one is not empty."""
+        """Open a folder for reading; None if there is none. One without permission raises."""
         try:
             with Folder.hold(self.directory) as home:
                 if home.look(name) is None:
@@ -343,7 +343,7 @@ class Store:
 
 
 def group_causes(failures: Mapping[int, str]) -> dict[str, list[int]]:
-    """Return which units failed for which cause, the most frequent first.
+    """Group failed units by cause, the most frequent first.
 
     Example:
         >>> group_causes({3: "Traceback (most recent call last):\\nValueError: x", 5: "?"})
@@ -368,7 +368,7 @@ def _read_shard(shards: Folder, name: str, read: Callable[[BinaryIO], _T]) -> _T
 
 
 def _clear_away(home: Folder, folder: Folder, name: str) -> None:
-    """Remove half a file; a folder is none of ours to delete."""
+    """Remove a partial file; never delete a folder."""
     found = folder.look(name)
     if found is not None and stat.S_ISDIR(found.st_mode):
         _set_aside(home, folder, name)
@@ -377,7 +377,7 @@ def _clear_away(home: Folder, folder: Folder, name: str) -> None:
 
 
 def _set_aside(home: Folder, folder: Folder, name: str) -> None:
-    """Quarantine a file that is not what it should be; of a link, the link itself."""
+    """Quarantine an invalid file; for a link, the link itself."""
     with home.hold_inner(_QUARANTINE, make=True) as aside:
         free, count = name, 1
         while aside.look(free) is not None:
@@ -387,7 +387,7 @@ def _set_aside(home: Folder, folder: Folder, name: str) -> None:
 
 
 def _list_noted(failures: Folder) -> list[int]:
-    """Return the units with a note, by the names that we give to notes."""
+    """Return the units with a note of failure, by the names of the notes."""
     stems = {Path(name).stem for name in failures.names() if name.endswith(".json")}
     units = sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
     return [unit for unit in units if _failure_name(unit).removesuffix(".json") in stems]
@@ -398,27 +398,27 @@ def _failure_name(unit: int) -> str:
 
 
 def _shard_name(units: Iterable[int]) -> str:
-    """Return a name after the lowest unit, which no other file holds."""
+    """Return a file name from the lowest unit, which no other file holds."""
     return f"{min(units):08d}.shard"
 
 
 class Shelf(Protocol):
-    """Where finished units go, and come from again."""
+    """Define storage for finished units."""
 
     def write_shard(self, units: Mapping[int, Arrays]) -> None:
-        """Keep what units returned."""
+        """Store the arrays of units."""
         ...
 
     def read(self, unit: int) -> Arrays:
-        """Return what a unit returned."""
+        """Return the arrays of a unit."""
         ...
 
 
 class Writer:
-    """A thread that writes shards; its error is raised by the next call."""
+    """Write shards in a thread; its error is raised by the next call."""
 
     def __init__(self, shelf: Shelf) -> None:
-        """Take where finished units go, as a ``Store``."""
+        """Take the storage of finished units, such as a ``Store``."""
         self._shelf = shelf
         self._units: dict[int, Arrays] = {}
         self._writing: dict[int, Arrays] = {}
@@ -433,7 +433,7 @@ class Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Wait until everything is on the disk."""
+        """Wait until everything is on disk."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -441,7 +441,7 @@ class Writer:
         self._raise()
 
     def add(self, unit: int, arrays: Arrays) -> None:
-        """Take a unit to write; wait where too much waits for the disk."""
+        """Queue a unit to write; wait if too much is queued."""
         with self._changed:
             while self._bytes > _HELD and self._error is None:
                 self._changed.wait()
@@ -452,7 +452,7 @@ class Writer:
             self._bytes += count_bytes(arrays)
 
     def read(self, unit: int) -> Arrays:
-        """Return what a unit returned, wherever it is on its way to the disk."""
+        """Return the arrays of a unit, whether or not it is on disk yet."""
         with self._changed:
             for held in (self._units, self._writing):
                 if unit in held:
@@ -474,7 +474,7 @@ class Writer:
                 self._changed.notify_all()
 
     def _wait_for_units(self) -> bool:
-        """Wait for a unit and a moment more; return False when there will be none."""
+        """Wait for a unit and a moment more; return False when no more will come."""
         with self._changed:
             self._writing = {}
             self._changed.wait_for(lambda: self._units or self._closed)
@@ -487,11 +487,11 @@ class Writer:
 
 
 class RunBusy(EpsilometerError):
-    """Another process is working on this run."""
+    """Raised when another process is working on this run."""
 
 
 class CannotWrite(EpsilometerError):
-    """The directory cannot be written: full, read-only, gone. What is finished stays finished."""
+    """Raised when the directory cannot be written: full, read-only, gone. Finished units stay."""
 
 
 @contextmanager
@@ -522,7 +522,7 @@ def is_busy(directory: Path) -> bool:
         return (directory / "lock").is_file() and not _can_lock(directory)
     try:
         handle = os.open(directory / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:  # nobody ever worked there, or it is not ours to look at
+    except OSError:  # no process ever worked there, or no permission
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -537,7 +537,7 @@ def is_busy(directory: Path) -> bool:
 
 @contextmanager
 def explain_write_errors(directory: Path) -> Iterator[None]:
-    """Turn errors of the disk into sentences that a user can act on."""
+    """Turn disk errors into sentences that a user can act on."""
     try:
         yield
     except OSError as error:
@@ -570,7 +570,7 @@ def _can_lock(directory: Path) -> bool:
 
 
 def _find_holder(directory: Path) -> str:
-    """Return which process began last by the log, which may be torn."""
+    """Return which process started last according to the log, which may be torn."""
     for event in reversed([*read_events(directory / "log.jsonl")]):
         if event.get("event") == "started" and {"process", "host"} <= event.keys():
             return f"process {event['process']} on {event['host']}"

@@ -1,1 +1,1 @@
-"""Read tables, scores and records from the files people have, and the history of results."""
+"""Read tables, scores and records from files of many formats, and the history of results."""

@@ -11,15 +11,15 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.files.arrow_columns import make_column
 from epsilometer.files.readers import Column, Content, refuse_growth, refuse_huge
 
-_GROWS = 300  # times its size that a file may become
+_GROWS = 300  # largest ratio of expanded size to file size
 _MAGIC = b"ARROW1"
 
 
 def open_arrow(path: Path) -> Content:
-    """Return the names of a file's columns, and what reads them.
+    """Return the names of a file's columns, and a function that reads them.
 
     Raises:
-        UnreadableFile: It is not a plain file, or grows too much.
+        UnreadableFile: It is not a regular file, or expands too much.
     """
     with needs("pyarrow", extra="parquet"):
         import pyarrow

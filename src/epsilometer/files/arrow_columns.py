@@ -1,4 +1,4 @@
-"""Make columns of what pyarrow holds: numbers as they are, dates as days, texts by their words."""
+"""Convert pyarrow columns: numbers as they are, dates to days, texts to categories."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ _DAY = 86_400_000_000  # microseconds
 
 
 def make_column(name: str, cells: Any) -> Column:
-    """Return a column of one chunked array; moments become days since 1970.
+    """Return a column from a chunked array; timestamps become days since 1970.
 
     Raises:
-        InvalidArgument: It holds lists, bytes or other things that are not numbers or texts.
+        InvalidArgument: It holds lists, bytes or other values that are not numbers or texts.
     """
     from pyarrow import types
 
@@ -24,7 +24,7 @@ def make_column(name: str, cells: Any) -> Column:
         cells = cells.dictionary_encode()
     if types.is_dictionary(cells.type):
         if is_text(cells.type.value_type):
-            # By the list of words, which is never written out row by row.
+            # By the dictionary of words, which is never expanded to rows.
             whole = cells.unify_dictionaries().combine_chunks()
             words = [*(word or "" for word in whole.dictionary.to_pylist()), ""]
             codes = whole.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
@@ -44,7 +44,7 @@ def make_column(name: str, cells: Any) -> Column:
 
 
 def is_text(kind: Any) -> bool:
-    """Tell whether a type of pyarrow is text."""
+    """Tell whether a pyarrow type is text."""
     from pyarrow import types
 
     return bool(types.is_string(kind) or types.is_large_string(kind))

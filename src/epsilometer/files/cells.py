@@ -1,4 +1,4 @@
-"""Make columns of cells that are texts: numbers where all cells are, else words."""
+"""Make columns from cells of text: numbers if all cells are numbers, else words."""
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -16,10 +16,10 @@ Parse: TypeAlias = Callable[[str], float | None]
 
 
 class CellCounter:
-    """Number the different cells of some columns, row by row: a text that repeats is held once.
+    """Number the distinct cells of some columns, row by row: a repeated text is stored once.
 
     Attributes:
-        places: Places of the columns in a row.
+        places: Indices of the columns in a row.
 
     Example:
         >>> counter = CellCounter([1])
@@ -42,11 +42,11 @@ class CellCounter:
 
     @property
     def count(self) -> int:
-        """How many cells were added."""
+        """Number of cells that were added."""
         return sum(map(len, self._codes))
 
     def makers(self, parse: Parse = parse_number) -> list[Any]:
-        """Return one function per column, which makes it under a name; ``parse`` reads numbers."""
+        """Return one function per column, which makes it with a name; ``parse`` reads numbers."""
         return [
             partial(make_column, words=list(known), codes=np.array(numbers, np.int64), parse=parse)
             for _, known, numbers in self._columns
@@ -56,9 +56,10 @@ class CellCounter:
 def make_column(
     name: str, words: Sequence[str], codes: NDArray[Any], *, parse: Parse = parse_number
 ) -> Column:
-    """Return a column from its different cells, and which of them stands in each row.
+    """Return a column from its distinct cells, and the index of the cell in each row.
 
-    It is of numbers where all cells are, but for blanks and what people write in place of one.
+    It is numeric if all cells are numbers, except for blanks and the usual marks for missing
+    values.
     """
     texts = [word.strip() for word in words]
     numbers = [parse(text) for text in texts]
@@ -73,7 +74,7 @@ def make_column(
 
 
 def spell_cell(value: Any) -> str:
-    """Return a cell of a spreadsheet or a database as CSV would have it.
+    """Return a cell of a spreadsheet or a database as it would appear in CSV.
 
     Example:
         >>> [spell_cell(cell) for cell in (None, 2.0, True, date(2001, 12, 31), "a")]
@@ -91,7 +92,7 @@ def spell_cell(value: Any) -> str:
 
 
 def read_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Column]:
-    """Return columns from rows of values of any kind, each as long as there are names."""
+    """Return columns from rows of any values; a row has one value per name."""
     counter = CellCounter(range(len(names)))
     for row in rows:
         counter.add([spell_cell(value) for value in row])

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from epsilometer.files.readers import Column
 
-_NAMED = 20  # records from which it is no accident that values of a column differ
-_DIFFERENT = 0.9  # share of records with a word of their own, in a column that names them
-_TEXTS = 0.5  # the same of free text, in which some say the same
+_NAMED = 20  # records from which distinct values in a column are not a coincidence
+_DIFFERENT = 0.9  # share of records with a unique word, in a column of names
+_TEXTS = 0.5  # the same for free text, where some texts are equal
 _SPACES = 3  # gaps between the words of a cell of free text, on average
-_LIKE = 0.8  # share of different cells that look alike
-_LOOKED = 1000  # different cells that are checked
+_LIKE = 0.8  # share of distinct cells with the same pattern
+_LOOKED = 1000  # number of distinct cells that are checked
 _LOOKS = {
     "e-mail addresses": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
     "unique identifiers": re.compile(
@@ -26,7 +26,7 @@ _LOOKS = {
 
 
 def recognise_text(column: Column) -> bool:
-    """Tell whether cells are sentences that people wrote, and hardly any two have in common.
+    """Tell whether cells are free text: sentences, hardly any of them repeated.
 
     Example:
         >>> notes = [f"Patient {i} was seen again today" for i in range(30)]
@@ -43,7 +43,7 @@ def recognise_text(column: Column) -> bool:
 
 
 def recognise_names(column: Column) -> str | None:
-    """Say why a column seems to name or number people; None where it does not.
+    """Explain why a column seems to name or number people; None if it does not.
 
     Example:
         >>> recognise_names(Column("id", np.arange(30.0)))
@@ -56,7 +56,7 @@ def recognise_names(column: Column) -> str | None:
         return None
     different = np.unique(values).size
     if column.words is None:
-        whole = np.array_equal(values, np.round(values))  # what is measured differs anyhow
+        whole = np.array_equal(values, np.round(values))  # measurements differ anyway
         return "is different in every row" if whole and different == values.size else None
     texts = _sample(column.words)
     for what, look in _LOOKS.items():
@@ -70,7 +70,7 @@ def recognise_names(column: Column) -> str | None:
 
 
 def _list_values(column: Column) -> NDArray[Any]:
-    """Return the values of rows that have one."""
+    """Return the values of rows that are not empty."""
     values: NDArray[Any] = column.values
     if column.words is None:
         return np.asarray(values[~np.isnan(values)])
@@ -80,6 +80,6 @@ def _list_values(column: Column) -> NDArray[Any]:
 
 
 def _sample(words: Sequence[str]) -> list[str]:
-    """Return some of the words, evenly spread: they are sorted."""
+    """Return an evenly spaced sample of the sorted words."""
     texts = [word for word in words if word]
     return texts[:: max(1, len(texts) // _LOOKED)]

@@ -1,8 +1,8 @@
-"""Read CSV: how a text is encoded and what separates its cells, and then its columns.
+"""Read CSV: detect encoding and delimiter, then read the columns.
 
-It is read by pyarrow where that is installed, else by the standard library, with the same columns.
-Lines that pyarrow finds irregular are read again by the standard library, which takes some of them
-and says what is wrong with the others.
+It is read by pyarrow if that is installed, else by the standard library, with the same columns.
+Files with lines that pyarrow finds irregular are read by the standard library, which accepts some
+of them and explains what is wrong with the others.
 """
 
 import codecs
@@ -32,11 +32,11 @@ from epsilometer.files.readers import (
 )
 from epsilometer.files.spellings import read_comma, read_grouped
 
-_GROWS = 100  # times its size that a text may become; tables of people become 5 to 20
+_GROWS = 100  # largest ratio of expanded size to file size; tables of people reach 5 to 20
 _LONGEST = 2**20  # bytes of a line
 _BLOCK = 2**17  # bytes that are checked together: they stay in a cache
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_LINES = 100  # that show what separates cells
+_LINES = 100  # bytes to detect the delimiter in
 _MARKS = {  # at the beginning of a text → its encoding; UTF-16's is the beginning of UTF-32's
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -45,18 +45,18 @@ _MARKS = {  # at the beginning of a text → its encoding; UTF-16's is the begin
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _PARSERS: dict[str | None, Parse] = {None: parse_number, ".": read_grouped, ",": read_comma}
-_UNDEFINED = frozenset(b"\x81\x8d\x8f\x90\x9d")  # bytes that cp1252 has no letter for
+_UNDEFINED = frozenset(b"\x81\x8d\x8f\x90\x9d")  # bytes that are undefined in cp1252
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a text is written.
+    """Hold the encoding and punctuation of a CSV file.
 
     Attributes:
         path: The file.
         encoding: As Python names it.
         delimiter: What separates cells.
-        decimal: What stands before the decimals of numbers, where that was given.
+        decimal: Decimal separator of numbers, if given.
     """
 
     path: Path
@@ -81,18 +81,19 @@ def open_csv(
     delimiter: str | None = None,
     decimal: str | None = None,
 ) -> Content:
-    """Return the names of a file's columns, and what reads them.
+    """Return the names of a file's columns, and a function that reads them.
 
     Args:
         path: The file.
-        encoding: As Python names it; None: by its mark, UTF-8 where it is that, else cp1252.
-        delimiter: What separates cells; None: commas, semicolons, tabs or bars, whichever alone
-            cuts the first lines into as many cells as there are names.
-        decimal: A point, where commas, spaces or apostrophes separate thousands; or a comma, where
-            points do. None: numbers have a point, and nothing between thousands.
+        encoding: Python's name of the encoding; None: by its byte order mark, else UTF-8 if valid,
+            else cp1252.
+        delimiter: Separator of cells; None: the only one of comma, semicolon, tab and bar that
+            splits the first lines into as many cells as there are names.
+        decimal: ``.`` if commas, spaces or apostrophes separate thousands; ``,`` if points do.
+            None: a decimal point, and no separator of thousands.
 
     Raises:
-        UnreadableFile: It is not text, or grows too much when it is unpacked.
+        UnreadableFile: It is not text, or expands too much when decompressed.
         InvalidArgument: More than one delimiter fits, or there is no such encoding.
     """
     delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
@@ -124,7 +125,7 @@ def _check_given(encoding: str | None, delimiter: str | None, decimal: str | Non
 
 
 def _find_delimiter(plain: _Layout) -> str:
-    """Return the one that alone cuts the first lines into as many cells as there are names."""
+    """Return the only delimiter that splits the first lines into as many cells as names."""
     cuts: dict[str, bool] = {}  # delimiter that cuts lines → whether all into as many cells
     for delimiter in _DELIMITERS:
         rows = _Layout(plain.path, plain.encoding, delimiter).read()
@@ -147,7 +148,7 @@ def _find_delimiter(plain: _Layout) -> str:
 def _read_columns(
     layout: _Layout, names: list[str], places: Sequence[int] | None = None
 ) -> list[Column]:
-    """Return the columns at some places; without places, all of lines that fit together."""
+    """Return the columns at some places; without places, all, if lines have equal lengths."""
     if places is None:
         check_header(names)
     wanted = range(len(names)) if places is None else places
@@ -158,7 +159,7 @@ def _read_columns(
 
 
 def _read_by_pyarrow(layout: _Layout, places: Sequence[int]) -> list[Any] | None:
-    """Return what makes each column; None without pyarrow, or where lines are irregular."""
+    """Return a maker for each column; None without pyarrow, or if lines are irregular."""
     try:
         import pyarrow
         import pyarrow.compute
@@ -195,7 +196,7 @@ def _read_by_pyarrow(layout: _Layout, places: Sequence[int]) -> list[Any] | None
 
 
 def _convert_cells(name: str, cells: Any, parse: Parse) -> Column:
-    """Return a column of pyarrow's text: as numbers at once, where all cells are numbers."""
+    """Return a column of pyarrow text, converted to numbers at once if all cells are."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -219,14 +220,14 @@ def _convert_cells(name: str, cells: Any, parse: Parse) -> Column:
 
 
 def _read_by_csv(layout: _Layout, places: Sequence[int], width: int, *, whole: bool) -> list[Any]:
-    """Return what makes each column, by the standard library.
+    """Return a maker for each column, by the standard library.
 
     Args:
         layout: How the file is written.
         places: Places of the columns.
         width: Cells of the first line.
-        whole: Whether every line must have as many; else it is enough that these columns are there,
-            and that nothing stands beyond the last: a comma within a number moves all cells.
+        whole: Whether every line must have as many. Otherwise these columns must exist, and no cell
+            beyond the last: a comma within a number would move all cells.
     """
     counter, least = CellCounter(places), max(places, default=-1) + 1
     for line, row in islice(layout.read(), 1, None):  # without the header
@@ -281,7 +282,7 @@ def _measure_text(path: Path, encoding: str | None) -> tuple[int, int, str]:
 
 
 def _count_byte(block: bytes, wanted: bytes) -> int:
-    """Return how often a byte stands in a block; ``bytes.count`` takes five times as long."""
+    """Count a byte in a block; ``bytes.count`` takes five times as long."""
     return int(np.count_nonzero(np.frombuffer(block, np.uint8) == wanted[0]))
 
 

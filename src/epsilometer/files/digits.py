@@ -1,4 +1,4 @@
-"""Read the handwritten digits that come with the package."""
+"""Read the handwritten digits that ship with the package."""
 
 from dataclasses import dataclass
 from importlib import resources
@@ -12,7 +12,7 @@ from epsilometer.types import FloatArray, IntArray
 
 
 def read_digits() -> tuple[FloatArray, IntArray]:
-    """Return 1,797 images of 8 × 8 pixels, each 0 to 16, and the digits that they show.
+    """Return 1,797 images of 8 × 8 pixels with values 0 to 16, and the digits they show.
 
     They are the test images of the UCI dataset "Optical Recognition of Handwritten Digits", in the
     order and with the values of scikit-learn's ``load_digits``.
@@ -28,7 +28,7 @@ def read_digits() -> tuple[FloatArray, IntArray]:
 
 @dataclass(frozen=True)
 class Digits:
-    """The handwritten digits, by reference: what a result names in their place."""
+    """Refer to the handwritten digits in results instead of storing them."""
 
     def load(self) -> dict[str, Any]:
         """Read ``features`` and ``labels``."""

@@ -12,19 +12,19 @@ from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.files.cells import read_rows, spell_cell
 from epsilometer.files.readers import Column, Content, check_header, refuse_growth, refuse_huge
 
-_GROWS = 100  # times its size that a file may become
+_GROWS = 100  # largest ratio of expanded size to file size
 _PARTS = 10_000  # members of the archive
 _CELLS = 5_000_000  # a million takes about 10 s
 
 
 def open_excel(path: Path) -> Content:
-    """Return the names of the first sheet's columns, and what reads them.
+    """Return the names of the first sheet's columns, and a function that reads them.
 
-    Values are read as they were last computed; no formula is evaluated, no macro is run.
+    Values are those last computed; no formula is evaluated, no macro is run.
 
     Raises:
         UnreadableFile: It is not a plain file, grows too much, or has too many cells.
-        InvalidArgument: It has no line of names.
+        InvalidArgument: It has no header.
     """
     with needs("openpyxl", extra="excel"):
         import openpyxl

@@ -1,4 +1,4 @@
-"""Read pickle without running it: objects become inert and keep what they were given."""
+"""Read pickle without running it: objects become inert and keep their arguments."""
 
 import functools
 import io
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Inert:
-    """An object of a file that does nothing, and keeps what it was given."""
+    """Stand in for an object in a file: do nothing, and keep its arguments."""
 
     def __new__(cls, *args: Any, **named: Any) -> "Inert":
         """Keep arguments; the class that the file names is never imported."""
@@ -53,7 +53,7 @@ class Inert:
 
 
 def _allow() -> dict[tuple[str, str], Any]:
-    """Return what of a file may be called: containers and arrays, which run no code of others."""
+    """Return callables that are safe to run: containers and arrays."""
     rebuild: Any = np.zeros(0).__reduce__()[0]
     buffer = np.zeros(1).__reduce_ex__(5)[0]
     scalar = np.float64(0).__reduce__()[0]
@@ -99,7 +99,7 @@ class Reader(_Pure):  # type: ignore[misc]
         return Inert(pid)
 
     def load_build(self) -> None:
-        """Give an object its state; the array that follows it in place of joblib's wrapper."""
+        """Set an object's state; replace joblib's wrapper by the array that follows it."""
         state = self.stack[-1]
         _Pure.load_build(self)
         if type(self.stack[-1]).__name__ == "NumpyArrayWrapper" and isinstance(state, dict):

@@ -14,14 +14,14 @@ from epsilometer._files import check_plain
 from epsilometer.errors import UnreadableFile
 from epsilometer.files.readers import Column, Content, refuse_growth, refuse_huge
 
-_GROWS = 300  # times its size that an archive may become; arrays are often zero
+_GROWS = 300  # largest ratio of expanded size to file size; arrays are often zero
 _MEMBERS = 1000  # arrays of an archive
 _DIRECTORY = 2**20  # bytes of an archive's list of members
 _END = struct.Struct("<4s4H2LH")  # the last record of a zip archive
 
 
 def open_npz(path: Path) -> Content:
-    """Return the names of an archive's arrays, and what reads them.
+    """Return the names of an archive's arrays, and a function that reads them.
 
     Raises:
         UnreadableFile: It is not a plain file, has too many members, or grows too much.
@@ -47,11 +47,11 @@ def _read_arrays(
 
 
 def _check_members(path: Path, file: BinaryIO, packed: int) -> None:
-    """Refuse an archive with more members than anyone saves, before they are listed."""
+    """Refuse an archive with implausibly many members before listing them."""
     file.seek(max(0, packed - _END.size - 2**16))
     tail = file.read()
     place = tail.rfind(b"PK\5\6")
-    if 0 <= place <= len(tail) - _END.size:  # otherwise it is no archive, and zipfile says so
+    if 0 <= place <= len(tail) - _END.size:  # otherwise it is not an archive, and zipfile raises
         _, _, _, _, members, directory, *_ = _END.unpack_from(tail, place)
         if members > _MEMBERS or directory > _DIRECTORY:
             raise UnreadableFile(

@@ -1,4 +1,4 @@
-"""Read Parquet files: numbers as they are, texts by their list of words."""
+"""Read Parquet files: numbers as they are, texts by their dictionary of words."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,14 +11,14 @@ from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.files.arrow_columns import is_text, make_column
 from epsilometer.files.readers import Column, Content, refuse_growth, refuse_huge
 
-_GROWS = 300  # times its size that a file may become
+_GROWS = 300  # largest ratio of expanded size to file size
 _FOOTER = 16 * 2**20  # bytes that describe a file; 10,000 columns need 2
 _LONGEST = 1000  # bytes of a text beside the columns
 _CELL = 8  # bytes that a cell becomes at least
 
 
 def open_parquet(path: Path) -> Content:
-    """Return the names of a file's columns, and what reads them.
+    """Return the names of a file's columns, and a function that reads them.
 
     Raises:
         UnreadableFile: It is not a plain file, or grows too much.
@@ -41,7 +41,7 @@ def open_parquet(path: Path) -> Content:
     refuse_growth(path, size, packed, _GROWS)
     schema = found.schema_arrow
     texts = [column.name for column in schema if is_text(column.type)]
-    # Texts stay numbers of a list of words: one that repeats is held once.
+    # Texts stay indices into a dictionary: a repeated one is stored once.
     file = pyarrow.parquet.ParquetFile(path, read_dictionary=texts)
     metadata = tuple(
         (name.decode("utf-8", "replace"), text[:_LONGEST].decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Hold results to a policy: required audits, claims, limits, age, confidence and code."""
+"""Check results against a policy: required audits, claims, limits, age, confidence and code."""
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ Reason: TypeAlias = Literal[
     "verdict", "missing", "unreadable", "kind", "limit", "confidence", "age", "code"
 ]
 _OF_ATTACKS = ("advantage_limit", "caught_limit")
-# Limit of a policy → the rule that has it, and its field.
+# limit of a policy → its rule and that rule's field
 _RULES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "pdtp_limit": ("pdtp-at-most", "limit"),
@@ -36,16 +36,16 @@ _RULES: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 class RequiredAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An audit that must be there.
+    """Hold a required audit.
 
     Attributes:
         name: What is audited, for people.
-        file: The result: a JSON file or the directory of a run, seen from the policy's folder.
-        claim: Judged in place of the audit's own; needed unless rules about publishing, or limits
-            of the policy, decide.
-        kind: The subject that it must be of, as ``DPSGD`` or ``Classifier``.
-        code: Paths whose change after the audit makes it one of other code, seen from the policy's
-            folder; by default all Python files of the repository.
+        file: The result: a JSON file or the directory of a run, relative to the policy's folder.
+        claim: Claim to judge instead of the audit's own; required unless rules about publishing, or
+            limits of the policy, decide.
+        kind: The required subject, such as ``DPSGD`` or ``Classifier``.
+        code: Paths that must not have changed since the audit, relative to the policy's folder; by
+            default all Python files of the repository.
         max_age_days: Replaces the policy's.
     """
 
@@ -58,7 +58,7 @@ class RequiredAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ClassifierLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits for ``epsilometer classifier``, named as its options."""
+    """Limits for ``epsilometer classifier``, named like its options."""
 
     pdtp_limit: float | None = None
     share: float | None = None
@@ -67,7 +67,7 @@ class ClassifierLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RegressorLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits for ``epsilometer regressor``, named as its options."""
+    """Limits for ``epsilometer regressor``, named like its options."""
 
     change_limit: float | None = None
     share: float | None = None
@@ -76,20 +76,20 @@ class RegressorLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class PosteriorLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits for ``epsilometer posterior``, named as its options."""
+    """Limits for ``epsilometer posterior``, named like its options."""
 
     line: float | None = None
     advantage: float | None = None
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an organisation requires of audits.
+    """Hold an organisation's requirements of audits.
 
     Attributes:
-        confidence: Audits at less do not count.
-        max_age_days: Older audits do not count; None where age does not matter.
+        confidence: Smallest confidence of audits that count.
+        max_age_days: Largest age of audits that count; None for any age.
         same_code: Whether audits of other code do not count.
-        audits: Those that must be there.
+        audits: The required audits.
         classifier: Limits of audits of classifiers.
         regressor: Limits of audits of regressors.
         posterior: Limits of audits of uncertain predictions.
@@ -114,13 +114,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a required audit.
+    """Hold the outcome of checking a required audit.
 
     Attributes:
         name: Name of the required audit.
-        reason: Why it counts as it does.
-        message: In a sentence.
-        exit_code: 0 fine, 1 refuted, 4 not to be judged by.
+        reason: Key of the reason for the outcome.
+        message: The outcome in a sentence.
+        exit_code: 0 passed, 1 refuted, 4 cannot be judged.
     """
 
     name: str
@@ -146,14 +146,14 @@ def read_policy(path: Path) -> Policy:
 def check_policy(policy: Policy, folder: Path, *, now: datetime | None = None) -> list[PolicyCheck]:
     """Check every required audit.
 
-    Guarantee: an audit that is missing, unreadable, of another kind, too old, of other code, at
-        less confidence, refuted or not to be judged by is never passed.
-    Assumption: stamps say the truth; git knows the commits that they name.
+    Guarantee: an audit never passes if it is missing, unreadable, of another kind, too old, of
+        other code, at less confidence, refuted, or cannot judge the claim.
+    Assumption: stamps are truthful; git knows the commits that they name.
 
     Args:
         policy: What is asked.
-        folder: Folder from which files are named.
-        now: Time from which ages are measured.
+        folder: Folder that file names are relative to.
+        now: Current time, for ages.
     """
     if not policy.audits:
         raise InvalidArgument("Expected a policy with [[audits]], got none: nothing to check.")
@@ -173,7 +173,7 @@ def _check(policy: Policy, required: RequiredAudit, folder: Path, now: datetime)
         judged = _judge(found, required)
     except EpsilometerError as error:
         return unfit("unreadable", error.shareable)
-    if judged.exit_code == 1:  # what is refuted is so whatever its age
+    if judged.exit_code == 1:  # a refutation holds whatever its age
         message = words.headline(judged)
         return PolicyCheck(name=required.name, reason="verdict", message=message, exit_code=1)
     for reason, message in _list_obstacles(policy, required, path, found, now):
@@ -232,7 +232,7 @@ def _list_obstacles(
 
 
 def _find_lax_limit(policy: Policy, found: Audit) -> str:
-    """Say which limit of the audit allows more than the policy; nothing where none does."""
+    """Describe the audit's limit that is laxer than the policy's; "" if there is none."""
     section = getattr(policy, found.provenance.subject.lower(), None)
     if not isinstance(section, msgspec.Struct):
         return ""
@@ -247,7 +247,7 @@ def _find_lax_limit(policy: Policy, found: Audit) -> str:
 
 
 def _find_own_claim(policy: Policy, required: RequiredAudit, found: Audit) -> str:
-    """Say that no policy limits the ε which an audit claims."""
+    """Explain that no policy limits the ε that an audit claims."""
     own = found.claim
     limited = found.provenance.subject == "Posterior" and policy.posterior.line is not None
     if own is None or required.claim is not None or found.find(RuleFinding) or limited:
@@ -259,7 +259,7 @@ def _find_own_claim(policy: Policy, required: RequiredAudit, found: Audit) -> st
 
 
 def _find_limit(found: Audit, name: str) -> float | None:
-    """Return the limit by which an audit was decided; None where it had none."""
+    """Return the limit by which an audit was decided; None if it had none."""
     settings = found.provenance.settings
     if name not in _RULES:  # of uncertain predictions
         own = settings.get(name)
@@ -275,12 +275,12 @@ def _find_limit(found: Audit, name: str) -> float | None:
         own = [float(each[field]) for each in rules if each["type"] == CHOICES[rule].__name__]
         return max(own, default=None)
     if name in _OF_ATTACKS and not found.find(MembershipFinding):
-        return None  # without attacks none of the usual rules is about them
+        return None  # without attacks, none of the usual rules applies to them
     return float(getattr(CHOICES[rule], field))
 
 
 def _find_untracked(named: Sequence[str], paths: Sequence[str], root: Path) -> str:
-    """Say which code of a policy git does not know: a misspelt name would compare nothing."""
+    """Describe code paths that git does not know: a misspelt name would compare nothing."""
     absent = [each for each in paths if not ask_git("ls-files", "--", each, folder=root)]
     if not absent:
         return ""
@@ -290,7 +290,7 @@ def _find_untracked(named: Sequence[str], paths: Sequence[str], root: Path) -> s
 
 
 def _describe_changes(commit: str, required: RequiredAudit, path: Path) -> str:
-    """Say how the code differs from the one that was audited; nothing where it does not."""
+    """Describe how the code differs from the audited one; "" if it does not."""
     if not commit:
         return "It was not run in a git repository, so its code is not known."
     folder = path.parent

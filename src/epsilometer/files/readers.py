@@ -1,8 +1,8 @@
-"""Read columns from the files people have: one reader per ending of a name.
+"""Read columns from files: one reader per file suffix.
 
 A reader is a function that takes a path and returns the file's :class:`Content`. A new format is a
-module and a line of ``READERS``, or an entry point of the group ``epsilometer.readers`` in another
-package, named by the ending without its dot.
+module and an entry of ``READERS``, or an entry point of the group ``epsilometer.readers`` in
+another package, named by the suffix without its dot.
 """
 
 import hashlib
@@ -21,21 +21,21 @@ from epsilometer.core.registry import Registry
 from epsilometer.errors import EpsilometerError, InvalidArgument, UnreadableFile
 from epsilometer.types import BoolArray
 
-LARGEST = 4 * 2**30  # bytes that are taken into memory at once
+LARGEST = 4 * 2**30  # largest number of bytes to load into memory
 MISSING = frozenset({"na", "n/a", "nan", "null", "none", "?", "-", "."})
-_SMALL = 256 * 2**20  # bytes below which growth harms nobody
-_EXCERPT = 300  # characters of what a decoder says: it may repeat the file
+_SMALL = 256 * 2**20  # bytes below which expansion is harmless
+_EXCERPT = 300  # characters of a decoder's message: it may repeat the file
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A column of numbers, or of words by their index.
+    """Hold a column of numbers, or of words by their index.
 
     Attributes:
-        name: As the file has it.
-        values: Numbers, nan where one is missing; or places in ``words``; or an array of any kind.
-        words: In sorted order, the empty one first where a word is missing; None of numbers.
-        blank: Rows whose cell is empty; None where no row is known to be.
+        name: Its name in the file.
+        values: Numbers, nan if missing; or indices into ``words``; or an array of any kind.
+        words: Sorted words, the empty one first if a word is missing; None for numbers.
+        blank: Rows whose cell is empty; None if no such row is known.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Column:
     def of_words(
         cls, name: str, texts: Sequence[str], codes: NDArray[Any], blank: BoolArray | None = None
     ) -> "Column":
-        """Return a column of words from texts in any order, and which of them each row has."""
+        """Return a column of words from texts in any order, and the index of each row's text."""
         order = sorted(set(texts))
         place = {word: i for i, word in enumerate(order)}
         places = np.array([place[text] for text in texts], np.int64)[codes]
@@ -57,7 +57,7 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Count the features that it makes."""
+        """Return the number of features that the column becomes."""
         return 1 if self.words is None else len(self.words)
 
 
@@ -67,16 +67,16 @@ class _Read(Protocol):
 
 @dataclass(frozen=True)
 class Content:
-    """Describe what a file holds, before it is read.
+    """Describe the contents of a file before reading it.
 
     Attributes:
         names: Names of its columns or arrays.
-        read: Returns the columns at the given places; without places all of them, which must
-            then fit together.
+        read: Function that returns the columns at given places; without places all of them, which
+            must then have equal lengths.
         is_arrays: Whether they are arrays of any shape, and not cells of a table.
-        metadata: (name, text) pairs that the file has besides its columns.
-        notes: What was guessed of how it is written, for whoever reads the result.
-        rows: No fewer than it has records, where that is known before it is read.
+        metadata: (name, text) pairs in the file's metadata.
+        notes: Detected details of the format, to be reported with the result.
+        rows: Upper limit of its number of records, if known before reading.
     """
 
     names: tuple[str, ...]
@@ -89,17 +89,16 @@ class Content:
 
 @contextmanager
 def open_columns(path: Path, *, advice: str, **layout: str) -> Iterator[Content]:
-    """Open a file by the reader of its ending; whatever is wrong with it becomes one sentence.
+    """Open a file by the reader for its suffix; any problem becomes a one-sentence error.
 
     Args:
         path: The file.
-        advice: What to do with one that is too large.
-        layout: How a text is written, if that is known: its ``encoding``,
-            ``delimiter`` or ``decimal``.
+        advice: Advice if the file is too large.
+        layout: Known format of a text: its ``encoding``, ``delimiter`` or ``decimal``.
 
     Raises:
-        UnreadableFile: The file is not there, damaged, too large, or has another ending.
-        InvalidArgument: It holds something else than the caller expects.
+        UnreadableFile: The file is missing, damaged, too large, or has an unknown suffix.
+        InvalidArgument: Its contents are not what the caller expects.
     """
     with wrap_decoder_errors(path, advice):
         reader = _find_reader(path)
@@ -144,11 +143,11 @@ def hash_file(path: Path) -> tuple[str, str]:
 
 
 class _TooLarge(UnreadableFile):
-    """A file is larger than any reader expects."""
+    """Raised for a file that is larger than any reader expects."""
 
 
 def refuse_huge(path: Path, size: int) -> None:
-    """Refuse what would take more memory than anyone expects of a file."""
+    """Refuse a file that would take more memory than expected."""
     if size > LARGEST:
         raise _TooLarge(
             f"Expected at most {LARGEST / 2**30:g} GiB, {path.name!r} has {size / 2**30:.1f}."
@@ -156,7 +155,7 @@ def refuse_huge(path: Path, size: int) -> None:
 
 
 def refuse_growth(path: Path, size: int, packed: int, times: int) -> None:
-    """Refuse a file that is made to fill a machine: kilobytes that unpack to gigabytes."""
+    """Refuse a decompression bomb: kilobytes that expand to gigabytes."""
     if size > _SMALL and size > times * packed:
         raise UnreadableFile(
             f"Expected {path.name!r} to become at most {times} times as large as it is, it has "
@@ -167,7 +166,7 @@ def refuse_growth(path: Path, size: int, packed: int, times: int) -> None:
 
 @contextmanager
 def wrap_decoder_errors(path: Path, advice: str) -> Iterator[None]:
-    """Turn whatever a decoder raises on a damaged file into one sentence that names the file."""
+    """Turn any error of a decoder on a damaged file into one sentence that names the file."""
     try:
         yield
     except InvalidArgument as error:
@@ -199,7 +198,7 @@ def wrap_decoder_errors(path: Path, advice: str) -> Iterator[None]:
 
 
 def parse_number(text: str) -> float | None:
-    """Return a cell as a number, which may be nan or infinite; None where it is none."""
+    """Return a cell as a number, which may be nan or infinite; None if it is not a number."""
     if "_" in text:  # Python would read 1_000 as a number
         return None
     try:
@@ -237,7 +236,7 @@ def check_single(names: Sequence[str], name: str) -> str:
 
 
 def cut_padding(column: Column) -> Column:
-    """Cut off the blanks that fill up the shorter column; one in between stays, as an error."""
+    """Remove the blanks that pad the shorter column; a blank in between stays an error."""
     if column.blank is None:
         return column
     filled = np.flatnonzero(~column.blank)
@@ -260,7 +259,7 @@ def check_header(names: Sequence[str]) -> None:
             found = f"a number in column {numbers[0]}"
         elif twice:
             found = f"the same in columns {' and '.join(map(str, twice[:2]))}"
-        raise InvalidArgument(  # without what stands there: it may be a record
+        raise InvalidArgument(  # without its text: it may be a record
             f"Expected a first line of names of columns, all different, found {found}. Does the "
             "file begin with a record?"
         )

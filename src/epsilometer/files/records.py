@@ -1,4 +1,4 @@
-"""Read records for training from a file of any kind that a reader takes."""
+"""Read records for training from a file of any supported format."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ from epsilometer.types import FloatArray, IntArray
 
 _DIGITS = Path("digits")
 FILL = "Fill them in, or leave those records out."
-WORDS = 1000  # different texts of a column that become columns of their own
+WORDS = 1000  # distinct texts of a column that become separate columns
 _FEATURES = ("x", "features", "x_train")
 _LABELS = ("label", "labels", "y", "target", "class")
 
@@ -37,12 +37,12 @@ def read_records(
             class; in a table without one, the last column.
 
     Returns:
-        Features, float32 where an npz has 32 bits or fewer, else float64. Labels as int64: classes
-        of any type are numbered in sorted order.
+        Features, float32 if an npz has 32 bits or fewer, else float64. Labels as int64: classes of
+        any type are numbered in sorted order.
 
     Raises:
-        UnreadableFile: The file is not there, damaged, or too large.
-        InvalidArgument: Something is missing in it, is not a number, or does not fit together.
+        UnreadableFile: The file is missing, damaged, or too large.
+        InvalidArgument: Columns are missing, not numeric, or of unequal lengths.
 
     Example:
         >>> import tempfile, pathlib, epsilometer as em
@@ -63,12 +63,12 @@ def read_records(
 def read_named_records(
     file: Path, *, label: str | None = None, divide_by: float | None = None
 ) -> tuple[FloatArray, IntArray]:
-    """Read all records of a file, or the digits that come with the package.
+    """Read all records of a file, or the digits that ship with the package.
 
     Args:
-        file: As :func:`read_records` takes it; or "digits".
+        file: A file for :func:`read_records`, or "digits".
         label: The column or array of labels.
-        divide_by: Every feature is divided by this.
+        divide_by: Number that divides every feature.
     """
     if divide_by is not None:
         _validate.positive(divide_by=divide_by)
@@ -87,7 +87,7 @@ def read_named_records(
 
 
 def hash_records(file: Path) -> tuple[tuple[str, str], ...]:
-    """Return the name and the SHA-256 of a file of records; nothing for the digits."""
+    """Return the name and the SHA-256 of a file of records; none for the digits."""
     return () if file == _DIGITS else (hash_file(file),)
 
 

@@ -1,4 +1,4 @@
-"""Read attack scores from a file of any kind that a reader takes."""
+"""Read attack scores from a file of any supported format."""
 
 import os
 from collections.abc import Iterable
@@ -33,11 +33,11 @@ _COUNT = "Count them in blocks instead: ScoreCounts.at(thresholds).add(inside=�
 
 @dataclass(frozen=True)
 class ScoreFile:
-    """A file of scores, by its path: what a result names in place of the scores themselves.
+    """Refer to a file of scores by its path, which results store instead of the scores.
 
     Attributes:
         path: The file.
-        attack: Which attack is meant, where another tool wrote the file and it has several.
+        attack: Name of the attack, if another tool wrote the file and it has several.
     """
 
     path: Path
@@ -45,13 +45,13 @@ class ScoreFile:
     STATES: ClassVar = ("design", "inclusion")  # which settings must not contradict
 
     def load(self) -> dict[str, Any]:
-        """Read the scores, their design where the file states one, and its name as ``title``."""
+        """Read the scores, their design if the file states it, and its name as ``title``."""
         scores, stated = _read_file(self)
         sides = {"inside": scores.inside, "outside": scores.outside}
         return {**sides, "title": scores.title, **stated}
 
     def fingerprints(self) -> tuple[tuple[str, str], ...]:
-        """Return the name of the file and the SHA-256 of its contents, and of those beside it."""
+        """Return the names and SHA-256 of the file, and of those that are read with it."""
         return tuple(map(hash_file, (self.path, *_list_beside(self.path))))
 
 
@@ -62,7 +62,7 @@ def read_scores(
 
     Formats are ``.csv``, ``.csv.gz``, ``.parquet`` (extra ``parquet``) and ``.npz``. Columns or
     arrays are ``score`` and ``member`` (1 or 0, true or false, in or out). Or they are ``inside``
-    and ``outside``, the shorter filled up with blanks.
+    and ``outside``, the shorter padded with blanks.
 
     A file may state the design of ``Scores`` in columns or arrays ``design`` and ``inclusion``, or
     in the metadata of a ``.parquet``.
@@ -72,11 +72,11 @@ def read_scores(
 
     Args:
         path: The file.
-        design: As of ``Scores``; needed where another tool wrote the file.
-        attack: Which attack is meant, where such a file has several: its name, or a part of it.
+        design: Design of ``Scores``; required if another tool wrote the file.
+        attack: Name of the attack, or a part of it, if such a file has several.
 
     Raises:
-        UnreadableFile: The file is not there, damaged, or too large.
+        UnreadableFile: The file is missing, damaged, or too large.
         InvalidArgument: Columns are missing, scores are nan, blank or empty on one side, or the
             design is not stated.
 
@@ -101,7 +101,7 @@ def read_scores(
 
 
 def _read_file(file: ScoreFile) -> tuple[Scores, dict[str, Any]]:
-    """Return the scores of a file, and what it states of their design."""
+    """Return the scores of a file, and the design that it states."""
     if file.path.suffix.lower() in TREES:
         return _take_attack(read_tree(file.path), file)
     with open_columns(file.path, advice=_COUNT) as content:
@@ -130,7 +130,7 @@ def _read_file(file: ScoreFile) -> tuple[Scores, dict[str, Any]]:
 
 
 def _take_attack(result: ToolResult, file: ScoreFile) -> tuple[Scores, dict[str, Any]]:
-    """Return the scores of the attack that is meant, of which the design is not known."""
+    """Return the scores of the selected attack, whose design is not known."""
     chosen = result.choose(file.attack)
     if len({*chosen.inside.tolist(), *chosen.outside.tolist()}) == 1:
         raise InvalidArgument(
@@ -143,7 +143,7 @@ def _take_attack(result: ToolResult, file: ScoreFile) -> tuple[Scores, dict[str,
 
 
 def _list_beside(path: Path) -> tuple[Path, ...]:
-    """Return the files that another tool's result is read from beside this one."""
+    """Return the further files that another tool's result is read from."""
     if path.suffix.lower() in TREES:
         return read_tree(path).beside
     with open_columns(path, advice=_COUNT) as content:
@@ -153,7 +153,7 @@ def _list_beside(path: Path) -> tuple[Path, ...]:
 
 
 def _take_one(name: str, column: Column) -> str:
-    """Return the one value that a column has in all of its rows, but for blanks."""
+    """Return the single value that a column has in all rows, except for blanks."""
     if column.words is None:
         values = column.values.ravel()
         blank = np.zeros(values.size, bool) if column.blank is None else column.blank
@@ -169,7 +169,7 @@ def _take_one(name: str, column: Column) -> str:
 
 
 def _read_design(stated: dict[str, str]) -> dict[str, Any]:
-    """Return what a file states of its design, as fields of scores."""
+    """Return the design that a file states, as fields of ``Scores``."""
     found: dict[str, Any] = {name: text.strip().lower() for name, text in stated.items()}
     if found.get("design", "runs") not in get_args(Design):
         raise InvalidArgument(
@@ -203,7 +203,7 @@ def _divide_scores(score: NDArray[Any], member: BoolArray, design: dict[str, Any
 
 
 def _choose_columns(found: Iterable[str]) -> dict[str, int] | None:
-    """Return the columns to read: our name → its place in the file; None where they are others."""
+    """Return the columns to read: name → its place in the file; None if they are missing."""
     names = [name.strip().lower() for name in found]
     for pair in (("score", "member"), ("inside", "outside")):
         if set(pair) <= set(names):

@@ -1,4 +1,4 @@
-"""Read numbers and dates that a column spells as words: 1,169 and 31.12.2001."""
+"""Parse numbers and dates that a column has as text: 1,169 and 31.12.2001."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import numpy as np
 from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import MISSING, Column, parse_number
 
-_MANY = 20  # different words from which a column is suspected to hold numbers
+_MANY = 20  # distinct words from which a column is suspected to hold numbers
 _NUMBER = r"[1-9]\d{0,2}"  # what stands before the first separator of thousands: never 0
 _GROUPED = re.compile(
     rf"[+-]?{_NUMBER}([,' \u00a0\u202f\u2019])\d{{3}}(?:\1\d{{3}})*(\.\d+)?", re.ASCII
@@ -21,13 +21,13 @@ _ORDERS = {"day": (2, 1, 0), "month": (2, 0, 1)}  # what stands first → places
 
 
 def read_spelled(column: Column) -> tuple[Column, str | None]:
-    """Return a column of words as numbers where all are, and a note that shows no word of it.
+    """Return a column of words as numbers if all parse, and a note that quotes no word.
 
     Numbers may have separators of thousands, or decimal commas; dates become days since 1970. All
-    cells have to be spelled in one way, but for those that are missing.
+    cells must have the same format, except for missing ones.
 
     Raises:
-        InvalidArgument: It holds dates of which days and months cannot be told apart.
+        InvalidArgument: It holds dates whose days and months cannot be distinguished.
 
     Example:
         >>> column = Column("pay", np.array([1, 0, 1]), ("1,169", "950"))
@@ -83,7 +83,7 @@ _SPELLINGS: tuple[tuple[Callable[[str], float | None], str], ...] = (
 
 
 def _read_dates(name: str, texts: list[str]) -> list[float | None] | None:
-    """Return days; None where some text is not a date."""
+    """Return days; None if some text is not a date."""
     found = {order: [_read_date(text, order) for text in texts] for order in _ORDERS}
     dates = [days for days in found.values() if None not in days]
     if len(dates) == 2 and dates[0] != dates[1]:
@@ -97,7 +97,7 @@ def _read_dates(name: str, texts: list[str]) -> list[float | None] | None:
 
 
 def _read_date(text: str, order: str) -> float | None:
-    """Return days since 1970; None of what is not a date in that order."""
+    """Return days since 1970; None if a text is not a date in that order."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None

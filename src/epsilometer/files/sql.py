@@ -1,4 +1,4 @@
-"""Read a table, or the answer to a query, from a database by its URL."""
+"""Read a table, or the result of a query, from a database by its URL."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -22,17 +22,18 @@ def is_url(source: object) -> bool:
 def read_sql(
     url: str, query: str | None = None, *, check: Callable[[int], None] = lambda rows: None
 ) -> list[Column]:
-    """Return the columns of a query's answer, or of the only table of a database.
+    """Return the columns of a query's result, or of a database's only table.
 
-    Rows are fetched in blocks; nothing but the answer is held.
+    Rows are fetched in blocks; only the result is held in memory.
 
     Args:
-        url: As SQLAlchemy takes it, without a password: the driver finds that in its own place.
-        query: An SQL query; None: the whole of the only table.
-        check: Receives how many rows there are before they are read, where they can be counted.
+        url: URL for SQLAlchemy, without a password: the driver reads that from its own
+            configuration.
+        query: An SQL query; None for the whole of the only table.
+        check: Called with the number of rows before they are read, if they can be counted.
 
     Raises:
-        InvalidArgument: The URL has a password, or several tables are there and no query.
+        InvalidArgument: The URL has a password, or there are several tables and no query.
         UnreadableFile: The database cannot be reached, or does not answer.
     """
     with needs("sqlalchemy", extra="sql"):
@@ -75,7 +76,7 @@ def hash_columns(columns: Sequence[Column]) -> str:
 
 
 def _find_table(sqlalchemy: Any, engine: Any) -> str:
-    """Return the only table, quoted as the database wants it."""
+    """Return the name of the only table, quoted for the database."""
     inspector = sqlalchemy.inspect(engine)
     tables = inspector.get_table_names()
     if len(tables) != 1:
@@ -88,7 +89,7 @@ def _find_table(sqlalchemy: Any, engine: Any) -> str:
 
 
 def _count_rows(sqlalchemy: Any, connection: Any, query: str) -> int | None:
-    """Return how many rows a query gives, without reading them; None where it cannot be counted."""
+    """Return the number of rows of a query, without reading them; None if unknown."""
     counted = f"SELECT COUNT(*) FROM ({query.strip().rstrip(';')}) AS counted"
     try:
         return int(connection.execute(sqlalchemy.text(counted)).scalar_one())
@@ -98,7 +99,7 @@ def _count_rows(sqlalchemy: Any, connection: Any, query: str) -> int | None:
 
 
 def _limit_rows(answer: Any, width: int) -> Iterator[Any]:
-    """Yield rows as long as they fit into memory."""
+    """Yield rows; raise when they no longer fit into memory."""
     for count, row in enumerate(answer):
         if 8 * count * width > LARGEST:
             raise UnreadableFile(
@@ -110,7 +111,7 @@ def _limit_rows(answer: Any, width: int) -> Iterator[Any]:
 
 @contextmanager
 def _wrap_errors(sqlalchemy: Any) -> Iterator[None]:
-    """Turn what a database says into one sentence; its own words may hold records."""
+    """Turn a database error into one sentence; its own text may contain records."""
     try:
         yield
     except EpsilometerError:

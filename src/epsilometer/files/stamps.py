@@ -1,7 +1,7 @@
-"""Stamp results: when, where and from which commit they came, beside their deterministic bytes.
+"""Stamp results with time, system and commit, separately from their deterministic bytes.
 
-A result holds no time, so that the same run gives the same bytes. Its stamp is a separate file:
-``stamp.json`` in the directory of a run, ``audit.stamp.json`` beside ``audit.json``.
+A result contains no time, so that the same run gives the same bytes. Its stamp is a separate file:
+``stamp.json`` in the directory of a run, ``audit.stamp.json`` next to ``audit.json``.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _PACKAGES = ("epsilometer", "numpy", "scipy", "torch", "opacus", "flwr", "scikit
 
 
 class Stamp(msgspec.Struct, frozen=True, kw_only=True):
-    """When, where and from which commit a result came.
+    """Hold the time, system and commit of a result.
 
     Guarantee: it names no user and no machine, unless ``EPSILOMETER_WHO`` was set.
     Assumption: it is a statement, not a proof; a signature over both files makes it one.
@@ -39,9 +39,9 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
         modified: Whether tracked files there differed from the commit. Pages (``.html``, ``.md``,
             ``.svg``), results and stamps do not count: audits write them. All other JSON files do.
         system: Operating system and machine type.
-        packages: (name, version) pairs of what is installed.
-        who: As ``EPSILOMETER_WHO`` says.
-        result: SHA-256 of the result, whose line ends are those of Unix; empty if not known.
+        packages: (name, version) pairs of installed packages.
+        who: Value of ``EPSILOMETER_WHO``.
+        result: SHA-256 of the result with Unix line ends; empty if unknown.
     """
 
     time: str
@@ -62,7 +62,7 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
         return found if found.tzinfo else found.replace(tzinfo=UTC)
 
     def describe(self) -> tuple[tuple[str, str], ...]:
-        """Return names and values for people; what is not known is left out."""
+        """Return names and values for people; unknown ones are left out."""
         commit = self.commit and self.commit[:12] + (" with changes" if self.modified else "")
         rows = (
             ("date", f"{self.moment:%Y-%m-%d %H:%M} UTC"),
@@ -75,7 +75,7 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_stamp() -> Stamp:
-    """Return the stamp of this moment, in the current folder.
+    """Return a stamp of the current time and folder.
 
     Example:
         >>> make_stamp().packages[0][0]
@@ -93,16 +93,16 @@ def make_stamp() -> Stamp:
 
 
 def find_stamp(result: Path) -> Path:
-    """Return where the stamp of a result is: a JSON file, or the directory of a run."""
+    """Return the path of the stamp of a result: a JSON file, or the directory of a run."""
     if result.is_dir() or result.name == "result.json":
         return (result if result.is_dir() else result.parent) / "stamp.json"
     return result.with_suffix(".stamp.json")
 
 
 def write_stamp(result: str | os.PathLike[str]) -> Stamp:
-    """Write the stamp of this moment beside a result, once: a later call keeps the first.
+    """Write a stamp next to a result, once: a later call keeps the first.
 
-    Where the result has changed, it is another one, and is stamped again.
+    A result that has changed counts as new, and is stamped again.
     """
     result = Path(result)
     known = read_stamp(result)
@@ -119,7 +119,7 @@ def write_stamp(result: str | os.PathLike[str]) -> Stamp:
 
 
 def read_stamp(result: Path) -> Stamp | None:
-    """Return the stamp beside a result; None where there is none, or it is of another result."""
+    """Return the stamp of a result; None if there is none, or it is of another result."""
     path = find_stamp(result)
     if not path.exists():
         return None
@@ -131,7 +131,7 @@ def read_stamp(result: Path) -> Stamp | None:
 
 
 def _hash_result(result: Path) -> str:
-    """Return the digest of a result; nothing where there is none yet."""
+    """Return the digest of a result; "" if there is none yet."""
     file = result / "result.json" if result.is_dir() else result
     if not file.is_file():
         return ""
@@ -139,7 +139,7 @@ def _hash_result(result: Path) -> str:
 
 
 def ask_git(*call: str, folder: Path | None = None) -> str | None:
-    """Return git's output; None where git is missing or fails."""
+    """Return git's output; None if git is missing or fails."""
     try:
         done = subprocess.run(
             ["git", *call],
@@ -155,7 +155,7 @@ def ask_git(*call: str, folder: Path | None = None) -> str | None:
 
 
 def _has_changes() -> bool:
-    """Return whether tracked files differ from the commit; yes, where git does not answer."""
+    """Return whether tracked files differ from the commit; True if git fails."""
     top = ask_git("rev-parse", "--show-toplevel")
     names = ask_git("diff", "--name-only", "-z", "HEAD", "--", *_CODE)
     if top is None or names is None:
@@ -164,20 +164,20 @@ def _has_changes() -> bool:
 
 
 def _is_written(top: Path, name: str) -> bool:
-    """Return whether a file is a result or a stamp, by what it contains, or contained last."""
+    """Return whether a file is a result or a stamp, by its current or last contents."""
     if not name.endswith(".json"):
         return False
     path = top / name
     try:
         text = read_plain(path) if path.exists() else ask_git("show", f"HEAD:{name}") or ""
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys()
-    except (msgspec.MsgspecError, UnreadableFile, OSError):  # what is not read is no result
+    except (msgspec.MsgspecError, UnreadableFile, OSError):  # an unreadable file is not a result
         return False
     return any(needed <= keys for needed in _WRITTEN)
 
 
 def _read_clock() -> datetime:
-    """Return the time, or that of SOURCE_DATE_EPOCH, by which builds are made reproducible."""
+    """Return the time, or that of SOURCE_DATE_EPOCH for reproducible builds."""
     fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
     return datetime.fromtimestamp(int(fixed), UTC) if fixed.isdecimal() else datetime.now(UTC)
 

@@ -1,4 +1,4 @@
-"""Hold tables: named columns of numbers or words, some cells empty."""
+"""Hold tables: named columns of numbers or words, with empty cells allowed."""
 
 import os
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Table:
 
     Attributes:
         columns: In order.
-        notes: What was guessed of how they are written.
+        notes: Detected details of their format.
     """
 
     columns: tuple[Column, ...]
@@ -42,7 +42,7 @@ class Table:
         return tuple(column.name for column in self.columns)
 
     def column(self, name: str) -> Column:
-        """Return the column of that name; ``InvalidArgument`` where there is none."""
+        """Return the column of that name, or raise ``InvalidArgument``."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -56,7 +56,7 @@ class Table:
         return Table(left, self.notes)
 
     def take(self, rows: IntArray) -> "Table":
-        """Return some of the records, with the words that these have."""
+        """Return some of the records, with only the words that they have."""
         return Table(tuple(_take_rows(column, rows) for column in self.columns), self.notes)
 
 
@@ -70,7 +70,7 @@ def _take_rows(column: Column, rows: IntArray) -> Column:
 def cut_at_quantiles(column: Column, bins: int) -> Column:
     """Return a column of numbers as one of words, cut where equal shares lie; of words, as it is.
 
-    What is missing has its own word.
+    Missing values have their own word.
 
     Example:
         >>> cut = cut_at_quantiles(Column("age", np.array([20.0, 30.0, 40.0, np.nan])), 2)
@@ -94,7 +94,7 @@ def cut_at_quantiles(column: Column, bins: int) -> Column:
 
 
 def take_words(column: Column) -> NDArray[Any]:
-    """Return the text of each row: its word, or its number, with all digits that tell it apart."""
+    """Return the text of each row: its word, or its number with all distinguishing digits."""
     if column.words is None:
         return np.array([spell_number(value) for value in column.values.tolist()])
     found: NDArray[Any] = np.array(column.words)[column.values]
@@ -120,25 +120,25 @@ def read_table(
     query: str | None = None,
     most: int | None = None,
 ) -> Table:
-    """Read a table with its columns as they are; cells may be empty.
+    """Read a table with its columns unchanged; cells may be empty.
 
-    The name's ending says how: ``.csv`` or ``.tsv``, packed by gzip (``.gz``) or not, ``.parquet``,
-    ``.arrow`` or ``.feather`` (need the extra ``parquet``), ``.xlsx`` (``excel``) or ``.npz``. A
-    URL names a database (``sql``). A column is numeric if all its cells are numbers or gaps
-    (blank, NA, ?, -, null), which become nan. All
-    others are of words, and a blank is the empty word: that it is missing may mean something.
+    The format follows from the suffix: ``.csv`` or ``.tsv``, packed by gzip (``.gz``) or not,
+    ``.parquet``, ``.arrow`` or ``.feather`` (need the extra ``parquet``), ``.xlsx`` (``excel``) or
+    ``.npz``. A URL names a database (``sql``). A column is numeric if all its cells are numbers or
+    gaps (blank, NA, ?, -, null), which become nan. All others are of words, and a blank is the
+    empty word, since missing values may be informative.
 
     Args:
         path: The file, or the URL of a database as SQLAlchemy takes it.
-        encoding: Encoding of a text, by its Python name; None: detected.
-        delimiter: What separates cells of a text; None: found.
+        encoding: Python's name of a text's encoding; None to detect it.
+        delimiter: Separator of cells in a text; None to detect it.
         decimal: Point or comma of a text's numbers; the other may separate thousands.
-        query: What a database is asked; None: for all of its only table.
-        most: Records from which on the file is refused, before it is read where that is possible.
+        query: Query for a database; None for all of its only table.
+        most: Largest number of records; larger files are refused, before reading if possible.
 
     Raises:
-        UnreadableFile: The file is not there, damaged, or too large.
-        InvalidArgument: It has no records, or its lines do not fit together.
+        UnreadableFile: The file is missing, damaged, or too large.
+        InvalidArgument: It has no records, or lines of different lengths.
     """
     given = {"encoding": encoding, "delimiter": delimiter, "decimal": decimal}
     layout = {name: value for name, value in given.items() if value is not None}

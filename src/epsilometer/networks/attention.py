@@ -1,4 +1,4 @@
-"""Compute the attention of many models at once: projections of each model, products of all."""
+"""Compute the attention of many models at once: projections per model, products jointly."""
 
 import math
 from typing import Any
@@ -66,7 +66,7 @@ class ManyAttention(nn.Module):
     """``nn.MultiheadAttention`` with the examples first.
 
     Attributes:
-        batch_first: True; the layers of ``nn.Transformer`` look for it.
+        batch_first: True, as the layers of ``nn.Transformer`` require.
     """
 
     batch_first = True
@@ -91,7 +91,7 @@ class ManyAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return outputs, and the weights of attention where they are asked for."""
+        """Return outputs, and the attention weights if requested."""
         if query.ndim != 3 or (is_causal and attn_mask is None):
             raise TypeError("expected (examples, places, size), and a mask where is_causal is set")
         parts = self.projections(query, key, value)

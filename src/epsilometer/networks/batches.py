@@ -12,7 +12,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.sampling.samplers import Sampler
 from epsilometer.types import IntArray
 
-_TOGETHER = 32  # runs that share a stream; their batches are drawn by one thread
+_TOGETHER = 32  # runs per stream; one thread draws their batches
 
 
 def draw_batches(
@@ -25,10 +25,10 @@ def draw_batches(
     rng: np.random.Generator,
     together: int = _TOGETHER,
 ) -> Iterator[NDArray[np.int32]]:
-    """Yield the batches of each epoch: ``(runs, steps, batch)``, filled up with −1 where shorter.
+    """Yield the batches of each epoch: ``(runs, steps, batch)``, padded with −1.
 
     Same ``rng``, same batches, whatever the number of threads. With ``together=1`` every run has
-    its own stream, so that its batches do not depend on how many others there are.
+    its own stream, so its batches do not depend on the number of runs.
     """
     sizes = [min(together, runs - start) for start in range(0, runs, together)]
     streams = rng.spawn(len(sizes))

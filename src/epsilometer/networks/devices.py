@@ -25,8 +25,8 @@ _SHARE = 0.6  # of the free memory that is counted on
 def choose_at_once(training: Any, features: ArrayLike, labels: ArrayLike) -> int:
     """Return how many runs to train at once on the device of ``training``.
 
-    On a GPU it is measured with a few models, and as many as fit are the quickest; on
-    the CPU as many as stay in its cache.
+    On a GPU, memory is measured with a few models, and as many as fit are fastest; on a CPU, as
+    many as fit into its cache.
     """
     if training.device == "cpu":
         each = _on_cpu(training, features, labels)
@@ -102,9 +102,9 @@ def _on_gpu(training: Any, features: ArrayLike, labels: ArrayLike) -> float:
 
 @contextmanager
 def explain_full(device: str) -> Iterator[None]:
-    """Describe a full device in a sentence that says what to do.
+    """Turn a device's out-of-memory error into one sentence with advice.
 
-    And keeps to itself what vmap says of layers that it has no rule for: they are slow, and right.
+    It also suppresses vmap's warnings about layers without a rule: they are slow, but correct.
     """
     try:
         with warnings.catch_warnings():
@@ -141,7 +141,7 @@ def one_thread(device: str) -> Iterator[None]:
 
 
 def as_numbers(values: ArrayLike) -> NDArray[Any]:
-    """Return an array, which is not copied if it is one, and refuse what is not of numbers."""
+    """Return a numeric array, not copied if it is one already; refuse other types."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise InvalidArgument(f"Expected numbers, got an array of {array.dtype}.")
@@ -176,7 +176,7 @@ def use_precision(precision: Precision) -> Iterator[None]:
 
 
 def is_full(error: Exception) -> bool:
-    """Tell whether no memory is left; in torch only GPUs have a type for that."""
+    """Tell whether an error means out of memory; in torch only GPUs have a type for that."""
     said = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in said)

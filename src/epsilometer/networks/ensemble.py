@@ -55,10 +55,10 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trained:
-    """What many runs ended with, as of :class:`~epsilometer.networks.trainer.Outcome`.
+    """Hold the outcome of many runs; see :class:`~epsilometer.networks.trainer.Outcome`.
 
     Attributes:
-        models: The models themselves.
+        models: The trained models.
     """
 
     observations: FloatArray
@@ -78,12 +78,12 @@ class Trained:
         )
 
     def accuracy(self, features: ArrayLike, labels: ArrayLike) -> FloatArray:
-        """Return share of records that each run's final model classifies rightly, ``(runs,)``."""
+        """Return the accuracy of each run's final model on records, ``(runs,)``."""
         right = self._measure(features, labels, lambda outputs, y: outputs.argmax(-1) == y)
         return np.asarray(right.mean(1))
 
     def probabilities(self, features: ArrayLike) -> FloatArray:
-        """Return what final models predict, ``(runs, records, classes)``; no dropout.
+        """Return predicted probabilities of final models, ``(runs, records, classes)``; no dropout.
 
         Assumes: outputs are logits, as those of :func:`cross_entropy`.
         """
@@ -95,8 +95,8 @@ class Trained:
     ) -> NDArray[np.float32]:
         """Return probabilities with dropout on, ``(runs, records, count, classes)``: MC dropout.
 
-        Every sample of every run and record has dropped its own. Same ``rng``, same samples on the
-        same device. Of a sequence, what comes before dropout is computed once.
+        Every sample of every run and record has its own dropout mask. Same ``rng``, same samples on
+        the same device. In a sequence, the layers before dropout are computed once.
 
         Assumes: outputs are logits.
         """
@@ -138,17 +138,17 @@ class Trained:
 
 @dataclass(frozen=True, eq=False)
 class EnsembleDPSGD:
-    """R independent runs of DP-SGD: the :class:`~epsilometer.networks.trainer.Trainer` of PyTorch.
+    """Train R independent runs of DP-SGD: a :class:`~epsilometer.networks.trainer.Trainer`.
 
     Guarantees: what a ``Trainer`` must keep. The noise along a single canary is drawn in double
-        precision and right to eight standard deviations and beyond, whatever the device's own
-        generator does in its tails.
-    Assumes: the module treats the examples of a batch one by one.
+        precision and is exact to eight standard deviations and beyond, whatever the tails of the
+        device's own generator.
+    Assumes: the module processes every example of a batch independently.
 
     Attributes:
         module: The architecture; it is copied.
-        loss: ``loss(outputs, labels)``; one number per example, or a loss of torch that can be told
-            not to average.
+        loss: ``loss(outputs, labels)``; one number per example, or a loss of torch that has a
+            ``reduction``.
         runs: R.
         sampler: How batches are drawn.
         noise_multiplier: σ, in clipping norms.
@@ -157,14 +157,14 @@ class EnsembleDPSGD:
         optimizer: ``SGD()`` or ``Adam()`` of :mod:`~epsilometer.networks.optimizers`.
         batch_size: B; the expected one where it varies.
         epochs: Passes of the sampler.
-        initial: ``"fresh"``: each run draws its own first weights, as ``reset_parameters`` would;
+        initial: ``"fresh"``: each run draws its own initial weights, as ``reset_parameters`` would;
             ``"given"``: all begin with the module's.
         device: ``"cpu"`` or ``"cuda"``.
-        precision: What products multiply: ``"float32"``, or rounded ``"tf32"`` (GPUs alone) or
-            ``"bfloat16"``. Weights, norms, sums, noise and optimizer stay in single precision; what
-            is seen along a single canary stays in double. A clipped gradient may then be longer
-            than C by as much as its norm is rounded, about one percent.
-        path: ``"general"`` takes ``torch.func`` for everything, to compare.
+        precision: Precision of the factors of products: ``"float32"``, or rounded ``"tf32"`` (GPUs
+            only) or ``"bfloat16"``. Weights, norms, sums, noise and optimizer stay in single
+            precision, observations along a single canary in double. A clipped gradient may then
+            exceed C by the rounding error of its norm, about one percent.
+        path: ``"general"`` uses ``torch.func`` for everything, for comparison.
 
     Example:
         >>> from epsilometer.samplers import Shuffle
@@ -217,7 +217,7 @@ class EnsembleDPSGD:
         canaries: Canaries = _NO_CANARIES,
         left_out: int = 0,
     ) -> Trained:
-        """Train all runs, as of :class:`~epsilometer.networks.trainer.Trainer`."""
+        """Train all runs; see :class:`~epsilometer.networks.trainer.Trainer`."""
         with (
             explain_full(self.device),
             one_thread(self.device),
@@ -256,7 +256,7 @@ class EnsembleDPSGD:
             return run.trained()
 
     def with_runs(self, runs: int) -> "EnsembleDPSGD":
-        """Return the same training of another number of runs at once."""
+        """Return the same training with another number of runs."""
         return self if runs == self.runs else replace(self, runs=runs)
 
     def count_at_once(self, features: ArrayLike, labels: ArrayLike) -> int:
@@ -273,7 +273,7 @@ class EnsembleDPSGD:
 
     @property
     def size(self) -> int:
-        """Trainable parameters of one model."""
+        """Number of trainable parameters of one model."""
         return sum(part.numel() for part in self.module.parameters() if part.requires_grad)
 
     def _records(self, features: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tensor]:
@@ -300,7 +300,7 @@ class EnsembleDPSGD:
         return x, y
 
     def _models(self, x: Tensor, y: Tensor) -> ManyModels:
-        """Return models, on the fast path where it computes what the module does."""
+        """Return models, on the fast path if it computes what the module does."""
         tried, whole = x[:_TRIED], self.path == "general"
         few, whole = try_models(
             self.module, tried, device=self.device, whole=whole, precision=self.precision
@@ -312,7 +312,7 @@ class EnsembleDPSGD:
 
 
 class _Run:
-    """Training under way."""
+    """Hold the state of a training in progress."""
 
     def __init__(
         self,
@@ -388,7 +388,7 @@ class _Run:
         self.others.append((others / self.how.clip_norm)[:, None])
 
     def trained(self) -> Trained:
-        """Return what all runs ended with."""
+        """Return the outcome of all runs."""
         models, epochs = self.models, self.how.epochs
         shape = (models.runs, epochs, len(self.seen) // epochs, len(self.directions))
         return Trained(
@@ -417,20 +417,20 @@ class _Run:
 
 
 class _TorchBackend:
-    """PyTorch, as of :class:`~epsilometer.networks.trainer.Backend`."""
+    """Implement :class:`~epsilometer.networks.trainer.Backend` for PyTorch."""
 
     def make_trainer(self, module: nn.Module, loss: Any, **settings: Any) -> EnsembleDPSGD:
-        """Return one training."""
+        """Return a trainer."""
         if settings.get("optimizer") is None:
             settings["optimizer"] = _SGD
         return EnsembleDPSGD(module, cross_entropy if loss is None else loss, **settings)
 
     def list_weights(self, module: nn.Module) -> tuple[str, list[Any]]:
-        """Return the module in words, and its state."""
+        """Return the text of the module, and its state."""
         return str(module), [*module.state_dict().values()]
 
     def takes_whole_numbers(self, module: nn.Module) -> bool:
-        """Tell whether it has an embedding, of numbers of words."""
+        """Tell whether the module has an embedding, whose inputs are token ids."""
         return any(type(part).__name__ == "Embedding" for part in module.modules())
 
 
@@ -438,7 +438,7 @@ TORCH = _TorchBackend()
 
 
 def check_precision(precision: Precision, device: str) -> None:
-    """Refuse what a device cannot do."""
+    """Refuse a precision that the device does not support."""
     if precision not in get_args(Precision):
         names = ", ".join(get_args(Precision))
         raise InvalidArgument(f"Expected a precision of {names}, got {precision!r}.")
@@ -495,8 +495,8 @@ def check_loss(given: Any, outputs: Tensor, y: Tensor) -> None:
 def _fill_places(batch: Tensor, keep: Tensor, spare: int) -> Tensor:
     """Return records to compute with where some do not count.
 
-    Their places are taken by one of the batch that counts, so that nothing is differentiated that
-    the batch has not: a gradient that overflows is not 0 even times 0.
+    They are replaced by a record of the batch that counts, so that no record outside the batch is
+    differentiated: an overflowing gradient is not 0 even times 0.
     """
     first = keep.to(torch.uint8).argmax(1, keepdim=True)
     instead = torch.where(keep.gather(1, first), batch.gather(1, first), spare)

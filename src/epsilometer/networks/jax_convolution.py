@@ -1,4 +1,4 @@
-"""Convolve images in JAX models of which many are trained at once."""
+"""Convolve images in JAX models that are trained many at once."""
 
 from typing import Any
 
@@ -6,15 +6,16 @@ import jax.numpy as jnp
 
 
 def convolve(images: Any, weight: Any, *, padding: int = 0) -> Any:
-    """Convolve images with a product of matrices, as ``torch.nn.functional.conv2d`` does in one.
+    """Convolve images by a matrix product; same result as ``torch.nn.functional.conv2d``.
 
     Use it in a :class:`~epsilometer.networks.jax_trainer.JaxModel`. There each run has its own
-    weights, and ``jax.lax.conv`` becomes a grouped convolution: LeNet-5 does not end in minutes.
+    weights, so ``jax.lax.conv`` would become a grouped convolution, which is so slow that LeNet-5
+    does not finish within minutes.
 
     Args:
         images: Shape ``(n, channels, height, width)``.
         weight: Shape ``(outputs, channels, rows, columns)``.
-        padding: Zeros on every side.
+        padding: Number of zeros on every side.
 
     Example:
         >>> convolve(jnp.ones((1, 3, 4, 4)), jnp.ones((2, 3, 3, 3)), padding=1).shape

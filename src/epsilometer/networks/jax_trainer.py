@@ -1,7 +1,7 @@
 """Train many independent runs of DP-SGD with JAX: vectorised over runs, compiled per epoch.
 
-Every run has its own keys, made of the number of the run and the number of the step. So what a
-run draws does not depend on how many others are trained beside it, or on how memory divides them.
+Every run has its own keys, derived from the numbers of the run and the step. So its random numbers
+do not depend on how many runs are trained, or on how memory divides them.
 """
 
 import functools
@@ -25,30 +25,30 @@ from epsilometer.sampling.samplers import Sampler, Shuffle
 from epsilometer.types import BoolArray, FloatArray
 
 _SHUFFLE, _SGD, _NO_CANARIES = Shuffle(), SGD(), NoCanaries()
-_BLOCK = 256  # runs of one call; not chosen by memory, so that an audit has the same streams
+_BLOCK = 256  # runs per call; independent of memory, so that an audit always has the same streams
 _MEMORY = {"cpu": 64e6, "cuda": 16e9}  # bytes of gradients that are held at once
-_WIDTHS = 8  # batches are filled up to multiples of it, so that few shapes are compiled
+_WIDTHS = 8  # batches are padded to multiples of it, so that few shapes are compiled
 _SEEN = 256  # records whose outputs are held at once
 
 
 def cross_entropy(outputs: Any, labels: Any) -> Any:
-    """Return the usual loss of classes, of every example."""
+    """Return the cross-entropy of every example, not averaged."""
     chosen = jnp.take_along_axis(jax.nn.log_softmax(outputs), labels[:, None], axis=-1)
     return -chosen[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
 class JaxModel:
-    """A model as a function: what ``em.DPSGD`` takes in place of a module of PyTorch.
+    """Define a model by a function, which ``em.DPSGD`` accepts instead of a PyTorch module.
 
     Flax, Equinox, Haiku and plain JAX all have such a function.
 
     Attributes:
         apply: Called as ``apply(params, features)`` on features ``(n, …)``; returns ``(n, …)``.
-        params: First weights: any tree of arrays.
-        init: Called as ``init(key)`` to draw fresh first weights for a run; without it every run
+        params: Initial weights: any tree of arrays.
+        init: Called as ``init(key)`` to draw fresh initial weights for a run; without it every run
             begins with ``params``.
-        whole_numbers: Whether features are numbers of words, and not measurements.
+        whole_numbers: Whether features are token ids, and not measurements.
 
     Example:
         >>> model = JaxModel(lambda params, x: x @ params["w"], {"w": np.zeros((3, 2))})
@@ -74,17 +74,17 @@ class JaxModel:
 
     @property
     def size(self) -> int:
-        """Parameters of the model."""
+        """Number of parameters of the model."""
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.params))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JaxTrained:
-    """What many runs ended with, as of :class:`~epsilometer.networks.trainer.Outcome`.
+    """Hold the outcome of many runs; see :class:`~epsilometer.networks.trainer.Outcome`.
 
     Attributes:
         weights: Final parameters, ``(runs, size)``, leaf by leaf.
-        model: Whose parameters they are.
+        model: The model that they are parameters of.
     """
 
     observations: FloatArray
@@ -108,10 +108,10 @@ class JaxTrained:
 
 @dataclass(frozen=True, eq=False)
 class JaxDPSGD:
-    """R independent runs of DP-SGD: the :class:`~epsilometer.networks.trainer.Trainer` of JAX.
+    """Train R independent runs of DP-SGD: a :class:`~epsilometer.networks.trainer.Trainer`.
 
-    Guarantees: what a ``Trainer`` must keep. Run i draws the same batches, first weights and noise
-        whatever ``runs`` and ``at_once`` are. Noise along a single canary is drawn in double
+    Guarantees: what a ``Trainer`` must keep. Run i draws the same batches, initial weights and
+        noise whatever ``runs`` and ``at_once`` are. Noise along a single canary is drawn in double
         precision.
     Assumes: ``apply`` is a pure function that JAX can differentiate.
 
@@ -127,10 +127,10 @@ class JaxDPSGD:
             ``GradientTransformation`` of optax, whose updates are multiplied by the learning rate.
         batch_size: B; the expected one where it varies.
         epochs: Passes of the sampler.
-        initial: ``"fresh"``: each run draws first weights by ``model.init``, where there is one;
+        initial: ``"fresh"``: each run draws initial weights by ``model.init``, if there is one;
             ``"given"``: all begin with the model's.
         device: ``"cpu"`` or ``"cuda"``.
-        at_once: Runs that are vectorised; by default as many as memory suggests.
+        at_once: Number of vectorised runs; by default derived from memory.
 
     Example:
         >>> model = JaxModel(lambda params, x: x @ params, np.zeros((3, 2), np.float32))
@@ -170,11 +170,11 @@ class JaxDPSGD:
 
     @property
     def size(self) -> int:
-        """Parameters of one model."""
+        """Number of parameters of one model."""
         return self.model.size
 
     def with_runs(self, runs: int) -> "JaxDPSGD":
-        """Return the same training of another number of runs."""
+        """Return the same training with another number of runs."""
         return self if runs == self.runs else replace(self, runs=runs)
 
     def count_at_once(self, features: ArrayLike, labels: ArrayLike) -> int:
@@ -216,7 +216,7 @@ class JaxDPSGD:
         canaries: Canaries = _NO_CANARIES,
         left_out: int = 0,
     ) -> JaxTrained:
-        """Train all runs, as of :class:`~epsilometer.networks.trainer.Trainer`."""
+        """Train all runs; see :class:`~epsilometer.networks.trainer.Trainer`."""
         self.check(features, labels)
         x, y = _read_records(features, labels)
         words = rng.integers(2**32, size=2, dtype=np.uint32)
@@ -266,7 +266,7 @@ class _Part:
 
 
 class _Run:
-    """Training under way."""
+    """Hold the state of a training in progress."""
 
     def __init__(self, how: JaxDPSGD, canaries: Canaries, words: NDArray[np.uint32]) -> None:
         self.how, self.canaries = how, canaries
@@ -346,7 +346,7 @@ class _Run:
         return np.concatenate([np.asarray(part.theta)[: part.own] for part in self.parts])
 
     def trained(self) -> JaxTrained:
-        """Return what all runs ended with."""
+        """Return the outcome of all runs."""
         weights = self._gather_weights()
         with np.errstate(invalid="ignore", over="ignore"):  # of runs that diverged
             moved = self.first - weights @ self.directions.T
@@ -504,7 +504,7 @@ def _compile_losses(model: JaxModel, loss: Any) -> Callable[..., Any]:
 
 
 def _find_unravel(model: JaxModel) -> Callable[[Any], Any]:
-    """Return what turns flat parameters into the model's tree."""
+    """Return a function from flat parameters to the model's tree."""
     leaves, tree = jax.tree.flatten(model.params)
     ends = np.cumsum([0, *(leaf.size for leaf in leaves)]).tolist()
 
@@ -521,8 +521,8 @@ def _find_unravel(model: JaxModel) -> Callable[[Any], Any]:
 def _fill_places(batches: Batches, keep: BoolArray, spare: int) -> NDArray[np.int32]:
     """Return records to compute with where some do not count.
 
-    Their places are taken by one of the batch that counts, so that nothing is differentiated that
-    the batch has not: a gradient that overflows is not 0 even times 0.
+    They are replaced by a record of the batch that counts, so that no record outside the batch is
+    differentiated: an overflowing gradient is not 0 even times 0.
     """
     first = keep.argmax(-1)[..., None]
     counts = np.take_along_axis(keep, first, -1)
@@ -555,12 +555,12 @@ def _find_device(name: str) -> Any:
 
 
 class _JaxBackend:
-    """JAX, as of :class:`~epsilometer.networks.trainer.Backend`."""
+    """Implement :class:`~epsilometer.networks.trainer.Backend` for JAX."""
 
     def make_trainer(
         self, module: JaxModel, loss: Any, *, precision: Precision = "float32", **settings: Any
     ) -> JaxDPSGD:
-        """Return one training."""
+        """Return a trainer."""
         if precision != "float32":
             raise InvalidArgument(
                 f"Expected precision='float32' for a JaxModel, got {precision!r}. Other precisions "
@@ -571,12 +571,12 @@ class _JaxBackend:
         return JaxDPSGD(module, cross_entropy if loss is None else loss, **settings)
 
     def list_weights(self, module: JaxModel) -> tuple[str, list[Any]]:
-        """Return the tree of weights in words, and the weights."""
+        """Return a text of the tree of weights, and the weights."""
         leaves, tree = jax.tree.flatten(module.params)
         return str(tree), [np.asarray(leaf) for leaf in leaves]
 
     def takes_whole_numbers(self, module: JaxModel) -> bool:
-        """Tell what the model says of itself."""
+        """Return the model's ``whole_numbers``."""
         return module.whole_numbers
 
 

@@ -1,8 +1,8 @@
 """Compute layers of many models at once, and the gradient of every example.
 
-A layer has the parameters of all models, and sees the examples of all models in one batch: first
-those of the first model. What it was given (activations) and what came back (backprops) are enough
-for the norm of every example's gradient, and for their weighted sum.
+A layer has the parameters of all models, and receives the examples of all models in one batch,
+those of the first model first. Its inputs (activations) and the derivatives by its outputs
+(backprops) suffice for the norm of every example's gradient, and for their weighted sum.
 """
 
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ Parameters = dict[str, Tensor]
 
 @dataclass
 class Tape:
-    """What the layers were given and gave in one forward pass, in the order of their calls.
+    """Record the inputs and outputs of layers in one forward pass, in the order of their calls.
 
     Attributes:
-        runs: How many models.
-        precision: In which products are computed.
+        runs: Number of models.
+        precision: Precision of products.
         calls: Calls of layers.
         examples: Examples of all models in this pass.
     """
@@ -38,22 +38,22 @@ class Tape:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What is multiplied."""
+        """Type of the factors of products."""
         return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
 
     def lower(self, x: Tensor) -> Tensor:
-        """Return numbers as products take them: rounded where the precision says so."""
+        """Return numbers as factors of products, rounded to the precision."""
         return x.to(self.dtype) if x.is_floating_point() else x
 
 
 @dataclass
 class Call:
-    """One call of a layer.
+    """Hold one call of a layer.
 
     Attributes:
         layer: Which one.
         given: Activations, in whatever form the layer needs them again.
-        gave: What the loss is differentiated by: the layer's output.
+        gave: The layer's output, by which the loss is differentiated.
     """
 
     layer: "Layer"
@@ -76,7 +76,7 @@ class Call:
 
 
 class Outer(NamedTuple):
-    """Factors of gradients: Σ over places of the outer products of their columns.
+    """Hold factors of gradients: Σ over places of the outer products of their columns.
 
     Attributes:
         a: Activations, ``(n, inputs, places)``.
@@ -88,7 +88,7 @@ class Outer(NamedTuple):
 
 
 class Layer(nn.Module):
-    """One layer of all models. Takes the place of the layer that it was made from.
+    """Compute one layer of all models; replace the layer that it was made from.
 
     ``own`` has the parameters by name, each of shape ``(runs, …)``; they are views into one flat
     tensor, set from outside.
@@ -124,7 +124,7 @@ class Layer(nn.Module):
 
         Args:
             given: What the layer wrote down.
-            back: Derivative of the loss by what it gave.
+            back: Derivative of the loss by its output.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Training of a model by clients, on their own records."""
+"""Train a model by clients on their own records."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -24,12 +24,12 @@ _TRIED = 2  # records on which training together is compared with the module its
 
 @dataclass(frozen=True, eq=False)
 class ClientRecords:
-    """The records of some clients, one after the other.
+    """Hold the records of some clients, one after the other.
 
     Attributes:
         x: Features, ``(n, …)``.
         y: Labels, ``(n, …)``.
-        sizes: How many each client has.
+        sizes: Number of records of each client.
     """
 
     x: Tensor
@@ -43,13 +43,13 @@ class ClientRecords:
 
 
 class Clients:
-    """All clients as users give them; records are copied when a cohort is taken.
+    """Hold all clients as given by the user; records are copied when a cohort is taken.
 
-    Guarantees: beside what the user holds, the records of one cohort are in memory.
+    Guarantees: apart from the user's data, only the records of one cohort are in memory.
     """
 
     def __init__(self, given: Sequence[tuple[ArrayLike, ArrayLike]], *, device: str) -> None:
-        """Look at all clients, and refuse what cannot be trained on."""
+        """Check all clients, and refuse records that cannot be trained on."""
         if len(given) == 0:
             raise InvalidArgument("Expected at least one client, got none.")
         self._given, self._device = given, device
@@ -73,7 +73,7 @@ class Clients:
         return ClientRecords(x, y, sizes)
 
     def take_first(self, count: int) -> ClientRecords:
-        """Return records of the first clients, this many together if there are."""
+        """Return at most this many records of the first clients."""
         return self.take(range(min(count, len(self._given))))  # each has one at least
 
 
@@ -85,7 +85,7 @@ def _view_client(client: tuple[ArrayLike, ArrayLike]) -> tuple[Any, Any]:
 def local_batches(
     examples: int, batch_size: int, *, epochs: int, rng: np.random.Generator
 ) -> Batches:
-    """Return the steps of one client: a fresh order every epoch, whose last batch may be shorter.
+    """Return the batches of one client: a fresh order every epoch; the last may be shorter.
 
     Example:
         >>> [part.size for part in local_batches(5, 2, epochs=2, rng=np.random.default_rng(0))]
@@ -97,11 +97,11 @@ def local_batches(
 
 
 class ClientTrainer(Protocol):
-    """Trains clients from the same weights."""
+    """Train clients from the same weights."""
 
     @property
     def start(self) -> Tensor:
-        """The module's own trainable parameters, ``(size,)``, in the order that it has them."""
+        """The module's own trainable parameters, ``(size,)``, in its order."""
         ...
 
     def updates(
@@ -112,7 +112,7 @@ class ClientTrainer(Protocol):
         Args:
             weights: Where all begin, ``(size,)``.
             batches: The steps of every client.
-            records: What the numbers in ``batches`` stand for.
+            records: The records that ``batches`` index.
         """
         ...
 
@@ -131,7 +131,7 @@ def make_client_trainer(
     at_once: int,
     device: str,
 ) -> ClientTrainer:
-    """Train clients together where that is right; else one after the other."""
+    """Return a trainer of clients together if that is correct; else one after the other."""
     if not isinstance(module, nn.Module):
         raise InvalidArgument(f"Expected a torch.nn.Module, got {type(module).__name__}.")
     plain = OneByOne(module, loss, optimizer, learning_rate, device=device)
@@ -142,7 +142,7 @@ def make_client_trainer(
         check_labels(outputs, *map(int, clients.label_range))
     check_loss(loss, outputs, records.y[:_TRIED])
     mixes = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
-    if mixes:  # a client's own records, which is his business: his update is clipped as a whole
+    if mixes:  # mixing a client's own records is harmless: the update is clipped as a whole
         return plain
     few = ManyModels(module, 2, device=device)
     same_order = torch.equal(few.parameters[0, few.used], plain.start)
@@ -152,7 +152,7 @@ def make_client_trainer(
 
 
 class Together:
-    """Clients in one batch dimension, as many at once as ``at_once``.
+    """Train clients in one batch dimension, ``at_once`` at a time.
 
     Guarantees: every client makes its own steps on its own batches and no more, whatever the others
         have: rows are sorted by how many steps they make, and those that are done rest.
@@ -218,10 +218,10 @@ class Together:
 
 
 class OneByOne:
-    """One client after the other, by the module's own forward pass and plain differentiation.
+    """Train one client after the other, by the module's own forward pass and autograd.
 
-    What a module keeps beside parameters (running means, say) is the same for every client at his
-    start, and not sent back.
+    Buffers of a module, such as running means, are the same for every client at the start, and are
+    not sent back.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class OneByOne:
         return self._start
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Return the module's outputs, nothing switched on that is for training alone."""
+        """Return the module's outputs in evaluation mode."""
         self._module.eval()
         try:
             with torch.no_grad():
@@ -306,8 +306,8 @@ class OneByOne:
 def _stack_batches(batches: list[IntArray], rows: int) -> tuple[IntArray, np.ndarray[Any, Any]]:
     """Return batches as rows of one width, and which places count.
 
-    The others are filled with a record of the same batch, so that nothing is differentiated that
-    the batch has not; rows without a batch have the first record of all, and no one reads them.
+    The others are filled with a record of the same batch, so that no other record is
+    differentiated; rows without a batch have the first record of all, and are not used.
     """
     width = max(batch.size for batch in batches)
     places = np.zeros((rows, width), np.int64)

@@ -1,6 +1,6 @@
-"""The loss of a model on a record: low where the record was trained on.
+"""Compute the loss of a model on a record, which is low if the record was trained on.
 
-Any classifier with ``predict_proba`` is taken, and any torch module that returns logits.
+It accepts any classifier with ``predict_proba``, and any torch module that returns logits.
 """
 
 import sys
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def negative_loss(model: Any, record: "Record") -> float:
-    """Return the score of a record: ln of the probability that the model gives to its label.
+    """Return the score of a record: the log-probability that the model assigns to its label.
 
-    Guarantees: higher means "was in"; −inf where the model holds the label to be impossible, also
-        where it has never seen the label.
-    Assumes: the model has ``predict_proba`` (and ``classes_``, where its classes are not 0, 1, …),
-        or is a torch module that returns logits of shape ``(n, classes)``.
+    Guarantees: higher means "was in"; −inf if the probability is 0 or the model does not know the
+        label.
+    Assumes: the model has ``predict_proba`` (and ``classes_``, if its classes are not 0, 1, …), or
+        is a torch module that returns logits of shape ``(n, classes)``.
 
     Example:
         >>> from epsilometer.core.record import Record
@@ -53,14 +53,14 @@ def losses(model: Any, features: FloatArray, labels: IntArray) -> FloatArray:
 
 
 def is_module(model: Any) -> bool:
-    """Tell whether it is a torch module; torch is not imported to find out."""
+    """Tell whether a value is a torch module, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
 @contextmanager
 def evaluating(module: Any) -> Iterator[None]:
-    """Switch dropout and the like off; every part is then as it was."""
+    """Switch to evaluation mode, without dropout; restore the modes of all parts afterwards."""
     before = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -105,7 +105,7 @@ def _module_losses(module: Any, features: FloatArray, labels: IntArray) -> Float
 
 
 def as_input(module: Any, features: FloatArray) -> Any:
-    """Return the features as a tensor where the module is, of the type of its weights."""
+    """Return the features as a tensor on the module's device, of the type of its weights."""
     import torch
 
     weights = next(iter(module.parameters()), torch.zeros(()))

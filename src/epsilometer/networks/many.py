@@ -1,4 +1,4 @@
-"""Many models of one architecture in one batch dimension, and the sums that DP-SGD makes."""
+"""Train many models of one architecture in one batch dimension, with DP-SGD's clipped sums."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -48,12 +48,11 @@ _TINY = 1e-6  # added to norms, as Opacus does: never divides by zero, never cli
 
 
 class ManyModels:
-    """``runs`` models with their own weights, called and differentiated together.
+    """Call and differentiate ``runs`` models together, each with its own weights.
 
-    Layers that are known take a fast path, which keeps no gradient of a single example but where it
-    is smaller than the activations it is made of; what is not known goes through ``torch.func``.
-    A module that calls a layer twice, or shares a parameter between layers, goes through
-    ``torch.func`` as a whole.
+    Known layers take a fast path, which stores a per-example gradient only if it is smaller than
+    the activations it is made of; other layers use ``torch.func``. A module that calls a layer
+    twice, or shares a parameter between layers, goes through ``torch.func`` as a whole.
 
     Attributes:
         runs: How many.
@@ -74,8 +73,8 @@ class ManyModels:
         """Copy ``module``, which is left as it is.
 
         Args:
-            module: The architecture, and the weights that models may start from.
-            runs: How many models.
+            module: The architecture, and the initial weights.
+            runs: Number of models.
             device: Where they live.
             whole: Take ``torch.func`` for everything.
             precision: What products of :meth:`sum_clipped` multiply; sums, norms and what
@@ -108,12 +107,12 @@ class ManyModels:
 
     @property
     def size(self) -> int:
-        """Trainable parameters of one model."""
+        """Number of trainable parameters of one model."""
         return int(self.used.sum())
 
     @property
     def copied(self) -> int:
-        """Parameters of one model that each example has a copy of: those of unknown layers."""
+        """Number of parameters that each example has a copy of: those of unknown layers."""
         return sum(
             stop - start
             for layer, _, start, stop in self._columns_of
@@ -126,7 +125,7 @@ class ManyModels:
         return isinstance(self._many, ManyOthers)
 
     def reset(self, initial: Initial, generator: torch.Generator) -> None:
-        """Give every model its first weights: its own fresh ones, or those of the module."""
+        """Set every model's initial weights: its own fresh ones, or those of the module."""
         for layer, name, start, stop in self._columns_of:
             given = layer.original[0].get_parameter(name)
             into = self.parameters[:, start:stop].view(self.runs, *given.shape)
@@ -162,7 +161,7 @@ class ManyModels:
             embeddings[name].shared = True
 
     def forget(self) -> None:
-        """Release what the last pass keeps for gradients; the next pass would do so anyway."""
+        """Release the tensors of the last pass; the next pass would do so anyway."""
         self._tape.calls.clear()
 
     def until_random(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -199,7 +198,7 @@ class ManyModels:
     def sum_clipped(self, x: Tensor, y: Tensor, *, loss: Loss, clip: float, keep: Tensor) -> Tensor:
         """Return sum of each model's per-example gradients, each clipped to norm ``clip``.
 
-        On a CPU a few models after the others: what goes through their layers stays in its cache.
+        A CPU computes a few models at a time, so that their activations stay in its cache.
 
         Args:
             x: Examples of every model, ``(runs, examples, …)``.
@@ -347,7 +346,7 @@ class ManyModels:
                 ) from error
 
     def try_lower(self, x: Tensor) -> None:
-        """Say why, if the module's own operations do not take rounded numbers."""
+        """Raise an explanation if the module's own operations do not accept rounded numbers."""
         try:
             self._try(x)
         except Exception as error:  # whatever a forward pass may raise
@@ -593,5 +592,5 @@ def _tilt_loss(outputs: Tensor, _: Tensor) -> Tensor:
 
 
 def _is_near(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two differ by rounding alone; other computations differ by far more."""
+    """Tell whether two results differ only by rounding."""
     return a.shape == b.shape and bool((a - b).norm() <= 1e-3 * b.norm() + 1e-5)

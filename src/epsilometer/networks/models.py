@@ -1,4 +1,4 @@
-"""The models that papers audit, as plain ``nn.Sequential``."""
+"""Build the models that papers audit, as plain ``nn.Sequential``."""
 
 import math
 from typing import Literal, TypeAlias, get_args
@@ -111,10 +111,10 @@ def dropout_cnn(
         height: Height of an image; 16 or more with the paper's kernel and no padding.
         width: Width of an image.
         classes: Outputs.
-        dropout: Share that is dropped.
-        filters: Filters of both convolutions.
-        kernel: Side of their patches.
-        padding: Around images and what comes of them; 1 with a kernel of 3 for small images.
+        dropout: Probability of dropping a neuron.
+        filters: Number of filters of both convolutions.
+        kernel: Kernel size of the convolutions.
+        padding: Padding of both convolutions; 1 with a kernel of 3 for small images.
         hidden: Neurons of the dense layer.
 
     Example:
@@ -155,7 +155,7 @@ def dropout_mlp(
     Args:
         inputs: Features of a record; a record of any shape is flattened first.
         classes: Outputs.
-        dropout: Share that is dropped.
+        dropout: Probability of dropping a neuron.
         hidden: Neurons of the hidden layer.
 
     Example:
@@ -179,10 +179,10 @@ def build(
     """Return a model for records of a shape.
 
     Args:
-        name: Which.
-        features_shape: Of one record; ``(channels, height, width)`` for lenet5 and cnn.
+        name: Name of the model.
+        features_shape: Shape of one record; ``(channels, height, width)`` for lenet5 and cnn.
         classes: Outputs.
-        hidden: Neurons of the hidden layer, for mlp alone.
+        hidden: Neurons of the hidden layer, for mlp only.
 
     Example:
         >>> build("lenet5", (1, 28, 28), 2)[0]
@@ -201,10 +201,10 @@ def build(
 
 
 def as_input(name: ModelName, features: FloatArray) -> FloatArray:
-    """Return records as a model takes them: images without channels get one.
+    """Return records in the model's input shape: images without channels get one.
 
     Args:
-        name: Which model.
+        name: Name of the model.
         features: Shape ``(n, …)``; images as ``(n, height, width)`` or ``(n, channels, height,
             width)``.
 

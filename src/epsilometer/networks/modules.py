@@ -1,4 +1,4 @@
-"""Look at modules: what many models cannot be made of, and how first weights are drawn."""
+"""Inspect modules: refuse those that cannot be trained as many models, and draw weights."""
 
 import math
 from collections.abc import Iterator
@@ -101,7 +101,7 @@ def find_shared(module: nn.Module, names: list[str], x: Tensor) -> list[str]:
 
 
 def quote_error(error: Exception) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].rstrip(".") + "."
 
@@ -122,12 +122,12 @@ def uses_spreadable(module: nn.Module) -> bool:
 
 
 def has_parameters(module: nn.Module) -> bool:
-    """Tell whether a module has parameters of its own, beside those of its children."""
+    """Tell whether a module has its own parameters, in addition to those of its children."""
     return next(module.parameters(recurse=False), None) is not None
 
 
 def is_tied(module: nn.Module) -> bool:
-    """Tell whether a parameter is in two places."""
+    """Tell whether a parameter is shared between two places."""
     every = [id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False)]
     return len(every) > len(set(every))
 
@@ -136,10 +136,10 @@ def draw_weights(module: nn.Module, name: str, into: Tensor, generator: torch.Ge
     """Draw a parameter of every model as ``reset_parameters`` would.
 
     Args:
-        module: Of one model.
+        module: The module of one model.
         name: Name of the parameter, as ``named_parameters`` has it.
         into: The parameter of all models, ``(runs, …)``.
-        generator: For all models at once.
+        generator: Generator for all models at once.
     """
     path, _, last = name.rpartition(".")
     owner = module.get_submodule(path)

@@ -1,4 +1,4 @@
-"""Optimizers of many models at once: one row per model, the arithmetic of ``torch.optim``."""
+"""Optimize many models at once: one row per model, with the arithmetic of ``torch.optim``."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -25,7 +25,7 @@ class Optimizer(Protocol):
     """
 
     def start(self, parameters: "torch.Tensor") -> State:
-        """Return what it remembers between steps, before the first."""
+        """Return the initial optimizer state."""
         ...
 
     def step(
@@ -60,7 +60,7 @@ class SGD:
         _validate.at_least(0, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def start(self, parameters: "torch.Tensor") -> State:
-        """Return the velocity, where there is momentum."""
+        """Return the initial velocity, if there is momentum."""
         return [parameters.new_zeros(parameters.shape)] if self.momentum else []
 
     def step(
@@ -80,7 +80,7 @@ class Adam:
 
     Attributes:
         betas: Decay of the mean and of the mean square of gradients.
-        epsilon: Added to the denominator; torch calls it ``eps``.
+        epsilon: Constant added to the denominator; torch calls it ``eps``.
         weight_decay: Times the parameters, added to the gradient.
 
     Example:

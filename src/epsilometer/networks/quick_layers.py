@@ -1,4 +1,4 @@
-"""Replace layers of torch that take long by quicker ones that compute the same.
+"""Replace slow layers of torch by faster ones that compute the same.
 
 Pooling is slow on every device, the tanh on the CPU. Where no derivatives are needed, torch still
 draws dropout number by number, and pools pixel by pixel.

@@ -1,7 +1,7 @@
-"""Plain training of many models on the same batches, each model without its own record.
+"""Train many models without privacy on the same batches, each without its own record.
 
-All begin with the same weights and see the same records in the same order; the batch that has a
-model's own record simply lacks it there. So two models differ by their records alone.
+All begin with the same weights and use the same records in the same order. For each model, its own
+record is missing from its batch. So two models differ only by their records.
 """
 
 import copy
@@ -22,7 +22,7 @@ _ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.Sigmoid)
 
 
 class Models(Protocol):
-    """Many models with the same first weights.
+    """Define many models with the same initial weights.
 
     Attributes:
         runs: How many.
@@ -76,7 +76,7 @@ def train_without(
     optimizer: Optimizer,
     rate: float,
 ) -> None:
-    """Train all models at once, each without its record.
+    """Train all models at once, each without one record.
 
     Guarantees: what an ordinary loop does for each model alone, but for rounding. A batch that held
         nothing but the record is a step with gradient 0.
@@ -87,7 +87,7 @@ def train_without(
         y: Their labels.
         batches: Numbers of records, one array per step.
         left_out: The record that each model lacks, ``(runs,)``; −1 for none.
-        optimizer: Whose arithmetic is that of single numbers.
+        optimizer: Optimizer that acts on each number separately.
         rate: Learning rate.
     """
     absent = torch.from_numpy(left_out).to(x.device)[:, None]

@@ -1,9 +1,10 @@
-"""Train many private models at once: what an audit asks of a backend.
+"""Define what an audit requires of a backend that trains many private models at once.
 
-:class:`Trainer` is the seam between audits of DP-SGD and a framework. There are two backends:
+:class:`Trainer` is the interface between audits of DP-SGD and a framework. There are two backends:
 PyTorch (:class:`~epsilometer.networks.ensemble.EnsembleDPSGD`) and JAX
-(:class:`~epsilometer.networks.jax_trainer.JaxDPSGD`). ``tests/networks/test_trainer_contract.py``
-is what each has to pass. Batches, canaries and results cross the seam as NumPy arrays.
+(:class:`~epsilometer.networks.jax_trainer.JaxDPSGD`). Each must pass
+``tests/networks/test_trainer_contract.py``. Batches, canaries and results are exchanged as NumPy
+arrays.
 """
 
 from dataclasses import dataclass
@@ -24,11 +25,11 @@ Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]  # of what product
 
 
 class Inserted(NamedTuple):
-    """The effect of canaries on batches.
+    """Hold the effect of canaries on batches.
 
     Attributes:
         keep: Which of the records keep their own gradients, ``(…, batch)``; None if none does.
-        amounts: How much of each canary is added, ``(…, canaries)``, in clipping norms.
+        amounts: Multiple of each canary that is added, ``(…, canaries)``, in clipping norms.
         drawn: Whether the batch has the canary's record, there or not, ``(…, canaries)``.
     """
 
@@ -38,7 +39,7 @@ class Inserted(NamedTuple):
 
 
 class Canaries(Protocol):
-    """Gradients that take part in training.
+    """Define gradients that are inserted into training.
 
     Must keep: ``directions`` are unit vectors, one per row, over the parameters of one model.
     """
@@ -50,7 +51,7 @@ class Canaries(Protocol):
 
     @property
     def records(self) -> int:
-        """How many records they add to the training set, after its own."""
+        """Number of records that they append to the training set."""
         ...
 
     def insert(self, batches: Batches) -> Inserted:
@@ -60,11 +61,11 @@ class Canaries(Protocol):
 
 @dataclass(frozen=True)
 class NoCanaries:
-    """Training as it is, or with the gradient of record 0 made 0.
+    """Insert nothing; optionally set the gradient of record 0 to 0.
 
     Attributes:
-        zeroed: Whether record 0 counts for nothing: zero-out adjacency of a record with its own
-            gradient.
+        zeroed: Whether the gradient of record 0 is set to 0: zero-out adjacency for a record with
+            its own gradient.
     """
 
     zeroed: bool = False
@@ -80,19 +81,19 @@ class NoCanaries:
         return 0
 
     def insert(self, batches: Batches) -> Inserted:
-        """Insert nothing, as of :class:`Canaries`."""
+        """Insert nothing; see :class:`Canaries`."""
         none = np.zeros((*batches.shape[:-1], 0))
         return Inserted(batches >= int(self.zeroed), none, none.astype(np.bool_))
 
 
 class Outcome(Protocol):
-    """What many runs ended with.
+    """Hold the outcome of many runs.
 
     Attributes:
         observations: Noisy sums along the canaries in clipping norms, not divided by the batch
             size, ``(runs, epochs, steps, canaries)``; nan from where a run diverged.
-        others: What the records' own gradients added to them, of the same shape. Whoever knows the
-            records and the batches takes it off.
+        others: Contribution of the records' own gradients to them, of the same shape. An adversary
+            who knows the records and the batches subtracts it.
         moved: How far each run went along the canaries against its gradients, −⟨θ_T − θ_0, ĝ⟩,
             ``(runs, canaries)``.
         drawn: Whether the canaries' records were in the batches, of the shape of observations.
@@ -106,7 +107,7 @@ class Outcome(Protocol):
 
     @property
     def others(self) -> FloatArray:
-        """What the records' own gradients added to them."""
+        """Contribution of the records' own gradients to the observations."""
         ...
 
     @property
@@ -130,7 +131,7 @@ class Outcome(Protocol):
 
 
 class Trainer(Protocol):
-    """Independent runs of DP-SGD, each with first weights, batches and noise of its own.
+    """Train independent runs of DP-SGD, each with its own initial weights, batches and noise.
 
     Must keep: every step of every run clips each example's gradient to the clipping norm, adds
     canaries, sums, adds Gaussian noise of ``noise_multiplier`` clipping norms to each coordinate,
@@ -139,7 +140,7 @@ class Trainer(Protocol):
 
     @property
     def sampler(self) -> Sampler:
-        """What draws batches."""
+        """Sampler that draws batches."""
         ...
 
     @property
@@ -149,7 +150,7 @@ class Trainer(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """By what sums are divided."""
+        """Number by which sums are divided."""
         ...
 
     @property
@@ -173,7 +174,7 @@ class Trainer(Protocol):
         ...
 
     def with_runs(self, runs: int) -> "Trainer":
-        """Return the same training of another number of runs at once."""
+        """Return the same training with another number of runs."""
         ...
 
     def count_at_once(self, features: ArrayLike, labels: ArrayLike) -> int:
@@ -200,25 +201,25 @@ class Trainer(Protocol):
             labels: Their classes 0, 1, … or values, ``(n, …)``.
             rng: Where all randomness comes from.
             canaries: Gradients that take part.
-            left_out: How many of the first records are not there: 1 for training without record 0
-                under add/remove adjacency.
+            left_out: Number of first records to leave out: 1 for training without record 0 under
+                add/remove adjacency.
         """
         ...
 
 
 class Backend(Protocol):
-    """A framework that trains models: makes trainers of its own kind of model."""
+    """Define a framework that makes trainers of its own type of model."""
 
     def make_trainer(self, module: Any, loss: Any, **settings: Any) -> Trainer:
-        """Return one training; ``loss=None`` is cross-entropy, ``optimizer=None`` plain SGD."""
+        """Return a trainer; ``loss=None`` is cross-entropy, ``optimizer=None`` plain SGD."""
         ...
 
     def list_weights(self, module: Any) -> tuple[str, list[Any]]:
-        """Return the architecture in words, and all weights: what identifies a model."""
+        """Return a text of the architecture and all weights, which identify a model."""
         ...
 
     def takes_whole_numbers(self, module: Any) -> bool:
-        """Tell whether features are numbers of words, and not measurements."""
+        """Tell whether features are token ids, and not measurements."""
         ...
 
 
@@ -246,7 +247,7 @@ def name_backend(module: Any) -> str:
 
 
 def find_backend(module: Any) -> Backend:
-    """Return the backend that trains a model; say which extra is missing where it is not there."""
+    """Return the backend that trains a model, or raise an error that names the missing extra."""
     name = name_backend(module)
     with needs(name, extra=name):
         return BACKENDS[name]

@@ -12,7 +12,7 @@ _PADDING = 6.0
 
 
 def word_badge(audit: Audit) -> str:
-    """Return what the badge of an audit says: the proved ε, where there is one, and the verdict.
+    """Return the text of an audit's badge: the proved ε, if there is one, and the verdict.
 
     Example:
         >>> import epsilometer as em

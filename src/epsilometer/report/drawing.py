@@ -59,7 +59,7 @@ def draw(figure: Figure, kind: Format) -> bytes:
 def save_figures(
     document: Document, folder: Path, *, formats: tuple[Format, ...] = FORMATS
 ) -> tuple[Path, ...]:
-    """Write every figure of a document into ``folder``, which is made; return what was written.
+    """Write every figure of a document into ``folder``, which is created; return the files.
 
     Files are called ``tradeoff.svg``; of several views ``1-tradeoff.svg``, after the view's place,
     and ``views-1.svg``, where several are side by side.

@@ -1,4 +1,4 @@
-"""Explain how a number was computed: counts, formula, why it holds, what it leaves out."""
+"""Explain how a number was computed: counts, formula, why it holds, and what it omits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ _VERDICT = "From ε to the verdict"
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Explain how a result was computed.
+    """Hold an explanation of how a result was computed.
 
     Attributes:
-        title: What it is about.
-        finding: What was found, in a sentence.
+        title: Title of the explanation.
+        finding: The finding, in a sentence.
         sections: (title, lines) pairs.
         cites: Keys of ``references.BIBLIOGRAPHY``.
         parts: Explanations of its parts.
@@ -56,7 +56,7 @@ class Explanation:
         return "\n".join([*lines, *(_bullet(reference) for reference in references)])
 
     def _lines(self, said: set[tuple[str, tuple[str, ...]]]) -> list[str]:
-        """Return its lines; of what was said before only that it was."""
+        """Return its lines; repeated sections are only referred to."""
         lines = [f"Explanation: {one_line(self.title)}", fill(one_line(self.finding), _WIDTH)]
         for title, sentences in self.sections:
             if (title, sentences) in said:
@@ -77,7 +77,7 @@ class Explanation:
 def explain(result: Audit | EpsilonLowerBound | EpsilonEstimate) -> Explanation:
     """Explain how a result was computed, in words and with its formula; ``print`` it.
 
-    Guarantee: the numbers are those of the result: where the formula is closed, they give its ε.
+    Guarantee: the numbers are those of the result: with a closed formula, they give its ε.
     Assumption: the method is one of epsilometer: methods of other packages have no derivation.
 
     Example:
@@ -170,7 +170,7 @@ def _explain_view(audit: Audit) -> Explanation:
 
 
 def _explain_verdict(audit: Audit, view: EpsilonFinding) -> Iterator[str]:
-    """Say why the verdict is what it is."""
+    """Explain the verdict."""
     bound, claim = view.bound, audit.claim
     if claim is None:
         yield "Nothing was claimed, so nothing is refuted."

@@ -1,4 +1,4 @@
-"""Cut an audit to what one page can hold: still an audit, and still true."""
+"""Cut an audit to what one page can hold; the result is a correct audit, too."""
 
 import heapq
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from epsilometer.core.audit import Audit
 from epsilometer.core.findings import RecordRisk
 
-_LONGEST = 2_000  # letters of a text; nobody reads more on a page
+_LONGEST = 2_000  # characters of a text; no one reads more on a page
 _LONGEST_OF_RECORD = 300
 _T = TypeVar("_T")
 

@@ -1,7 +1,7 @@
 """Write an audit into a model card: metadata for machines, and a section for people.
 
-A card is Markdown with YAML between two lines of dashes before it. Both parts are replaced where
-an earlier audit wrote them, and everything else stays as it is, letter for letter.
+A card is Markdown with YAML between two lines of dashes before it. Both parts are replaced if an
+earlier audit wrote them, and everything else stays unchanged.
 """
 
 import json
@@ -30,7 +30,7 @@ _METADATA = re.compile(
 
 
 def list_metadata(audit: Audit) -> dict[str, Any]:
-    """Return what a machine wants to know of an audit: plain values, none of a record.
+    """Return machine-readable metadata of an audit: plain values, none from records.
 
     Guarantees: a verdict by ``epsilometer.core.judge``; numbers that are infinite or unknown are
         None, and what is proved is never rounded up.
@@ -64,7 +64,7 @@ def write_model_card(card: str, audit: Audit) -> str:
     Guarantees: written twice, the second replaces the first; nothing else changes.
 
     Args:
-        card: The card so far; empty where there is none.
+        card: The card so far; empty if there is none.
         audit: Audit of the model.
 
     Raises:
@@ -130,7 +130,7 @@ def write_section(audit: Audit) -> str:
 
 
 def _choose_tables(audit: Audit) -> list[Table]:
-    """Return the tables that a reader of a card needs: views, and what was memorised."""
+    """Return the tables for a model card: views and memorisation."""
     wanted = ("Views of the adversary", "What the model memorised")
     return [table for table in texts.list_tables(audit) if table.title in wanted]
 

@@ -1,4 +1,4 @@
-"""Render a document as one HTML file that needs nothing else: no network, no other file."""
+"""Render a document as one self-contained HTML file: no network, no other file."""
 
 import base64
 import hashlib
@@ -33,8 +33,8 @@ def page(audit: Audit, *, stamp: Stamped = ()) -> str:
     """Return the audit as one HTML page of at most 1.5 MB; the same audit gives the same bytes.
 
     A stamp, as names and values, is shown below it and is not part of the audit. Of very many
-    records the riskiest are shown, of very many views no figures; the page then says so. What still
-    does not fit is an ``InvalidArgument``.
+    records only the riskiest are shown, and with very many views no figures; the page then says so.
+    If it still does not fit, ``InvalidArgument`` is raised.
     """
     total = count_records(audit)
     for records, drawn in _ATTEMPTS:

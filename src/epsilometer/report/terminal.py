@@ -24,8 +24,8 @@ def brief(audit: Audit, *, advice: str = "", spell: Callable[[str], str] = str) 
 
     Args:
         audit: Audit of any kind.
-        advice: What to do, where that is known better than from the verdict.
-        spell: Spells out what the terminal cannot show.
+        advice: Advice that is more specific than that of the verdict.
+        spell: Function that spells out characters the terminal cannot show.
     """
     document, advice = _respell(build(audit, brief=True), spell), spell(advice)
     assert document.verdict is not None
@@ -45,7 +45,7 @@ def summary(audit: Audit, *, spell: Callable[[str], str] = str) -> RenderableTyp
 
 
 def _respell(item: Any, spell: Callable[[str], str]) -> Any:
-    """Return a document with all its texts spelled out, so that columns are measured as shown."""
+    """Return a document with all texts spelled out, so that columns have their final widths."""
     if isinstance(item, str):
         return spell(item)
     if is_dataclass(item) and not isinstance(item, type):
@@ -116,7 +116,7 @@ def _render_table(table: Table) -> RenderableType:
 
 @dataclass(frozen=True)
 class _Bars:
-    """Claimed and measured ε as bars from 0, as long as the terminal is wide."""
+    """Show claimed and measured ε as bars from 0, scaled to the terminal's width."""
 
     scale: Scale
 

@@ -1,4 +1,4 @@
-"""Say findings by data: fill the texts of ``texts.toml`` with fields of findings and bounds."""
+"""Word findings: fill the texts of ``texts.toml`` with fields of findings and bounds."""
 
 import math
 import string
@@ -32,7 +32,7 @@ TEXTS = MappingProxyType(
 COUNTED, FORMULA = "What was counted", "From that to ε"
 HOLDS, NOT_SAID = "Why the confidence holds", "What it does not say"
 MEASURED = "How it is measured"
-CODE = (FORMULA, MEASURED)  # whoever copies a formula must get it whole
+CODE = (FORMULA, MEASURED)  # a copied formula must be complete
 
 
 def word_decimals(decimals: int) -> str:
@@ -56,7 +56,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
 
 
 def proves(bound: EpsilonLowerBound | EpsilonEstimate) -> bool:
-    """Tell whether it is a bound; what was sampled, or is of something else, is none."""
+    """Tell whether a result proves its ε: a valid bound, or a computed value of the subject."""
     if isinstance(bound, EpsilonLowerBound):
         return bound.valid
     return bound.confidence == 1 and bound.role != "reference"
@@ -133,16 +133,16 @@ LOOKUPS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def look_up(audit: Audit | None, item: Any, name: str) -> Any:
-    """Return what is computed of an item of an audit, or a field of it."""
+    """Return a computed value or a field of an item of an audit."""
     return LOOKUPS[name](audit, item) if name in LOOKUPS else getattr(item, name)
 
 
 class _AbsentField(Exception):
-    """A field is None, so that there is nothing to say."""
+    """Raised when a field is None, so that its text is omitted."""
 
 
 class _Filler(string.Formatter):
-    """Formats fields of a finding: what a user wrote is a value, never a format."""
+    """Format fields of a finding: users' texts are values, never formats."""
 
     def __init__(self, audit: Audit | None, item: Any, more: dict[str, Any]) -> None:
         self._audit, self._item, self._more = audit, item, more

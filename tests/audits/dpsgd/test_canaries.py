@@ -326,7 +326,7 @@ def test_directions_are_unit_vectors_of_their_kind(rng: np.random.Generator) -> 
     ("wrong", "said"),
     [
         ({"adversary": "omniscient"}, "Expected adversary to be one of target_canary"),
-        ({"adjacency": "unstated"}, "it says what training without the target is"),
+        ({"adjacency": "unstated"}, "it defines training without the target"),
         ({"adjacency": "swap"}, "Expected adjacency to be one of"),
         ({"batch_size": 0}, "batch_size"),
         ({"direction": np.array([1.0, 1.0])}, "Expected a unit vector"),

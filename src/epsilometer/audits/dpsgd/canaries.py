@@ -1,4 +1,4 @@
-"""Gradients that an adversary inserts in place of the records' own, before clipping and noise.
+"""Insert gradients of an adversary's choice instead of the records' own, before noise is added.
 
 The adversary watches the noisy sum of every step along a direction ĝ, in units of the clipping
 norm. The inserted gradients decide the mean of that sum (Annamalai et al. 2025, Algorithm 2):
@@ -15,10 +15,10 @@ adversary               target's batch      other batches       other records' o
 Without the target, its +1 becomes 0 (zero-out), −1 (replace), or there is one record less, and no
 batch is the target's (add/remove). The target is record 0.
 
-A −1 in other batches alone is what datasets show where the target takes another record's place:
-were all others −1, its batch would miss one. Where it comes beside the others (Poisson sampling,
-balls in bins) no dataset does so, and an accountant who is right would be refuted. There the −1 is
-in the target's batch too, and tells nothing.
+If the target takes another record's place in its batch, some dataset has a −1 in the other batches
+only: all other records are −1, and the target's batch lacks one. If the target joins its batch in
+addition to the others (Poisson sampling, balls in bins), no dataset does so, and a correct
+accountant would be refuted. There the target's batch has the −1 too, which then reveals nothing.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from epsilometer.types import BoolArray, FloatArray
 Adversary: TypeAlias = Literal[
     "target_canary", "partially_informed", "worst_case", "batch_then_shuffle"
 ]
-_HARDLY = 1e-3  # noise by which what was seen without any is scored
+_HARDLY = 1e-3  # assumed noise for scores of noiseless observations
 IN_WORDS: dict[Adversary, str] = {
     "target_canary": "sees every noisy sum and chooses the target's gradient",
     "partially_informed": "sees every noisy sum, chooses the target's gradient and that of the "
@@ -64,17 +64,17 @@ def dirac_direction(size: int, *, rng: np.random.Generator) -> FloatArray:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TargetCanary:
-    """One target, record 0, with a gradient of the adversary's choice, and the other insertions.
+    """Insert a gradient of the adversary's choice for record 0, the target, and for other records.
 
     Attributes:
         adversary: What the adversary may choose.
         direction: ĝ, a unit vector.
-        adjacency: What becomes of the target without it; ``add_remove`` takes the record away,
-            which is for the training to do.
-        present: Whether the target is there.
+        adjacency: What replaces the target in runs without it; under ``add_remove`` the training
+            itself must leave the record out.
+        present: Whether the target is in the training set.
         batch_size: B.
-        displaces: Whether the target takes another record's place in its batch, as
-            :func:`~epsilometer.sampling.samplers.is_displacing` tells of a sampler.
+        displaces: Whether the target takes another record's place in its batch, see
+            :func:`~epsilometer.sampling.samplers.is_displacing`.
     """
 
     adversary: Adversary
@@ -94,7 +94,7 @@ class TargetCanary:
         if self.adjacency == "unstated":
             raise InvalidArgument(
                 "Expected adjacency to be zero_out, add_remove or replace, got 'unstated': "
-                "it says what training without the target is."
+                "it defines training without the target."
             )
         _validate.whole(1, batch_size=self.batch_size)
         norm = float(np.linalg.norm(self.direction))
@@ -103,12 +103,12 @@ class TargetCanary:
 
     @property
     def directions(self) -> FloatArray:
-        """The one direction."""
+        """Return the one direction, shape ``(1, size)``."""
         return self.direction[None, :]
 
     @property
     def records(self) -> int:
-        """None: the target is one of the training set's own."""
+        """Return 0: the target is one of the training set's own records."""
         return 0
 
     def insert(self, batches: Batches) -> Inserted:
@@ -135,7 +135,7 @@ class TargetCanary:
 
     @property
     def means(self) -> tuple[float, float, float]:
-        """Of an observation: in the target's batch with it, without it, and in other batches."""
+        """Return means of observations: target's batch with it, without it, and other batches."""
         whole = float(self.batch_size)
         other = {"target_canary": 0.0, "batch_then_shuffle": -whole}.get(self.adversary, -1.0)
         if self.adversary == "batch_then_shuffle":
@@ -161,16 +161,16 @@ class TargetCanary:
         """Return ln Λ of each run's observations, ``(runs, epochs, steps)``, with the target and
         without.
 
-        Exact where other records' gradients are orthogonal to ĝ, as they are up to 1/√size for a
-        random one, and batches are alike; else it is a score like any other, and a bound from it
-        holds all the same. Runs that diverged must have been taken out.
+        It is exact if other records' gradients are orthogonal to ĝ (up to 1/√size for a random one)
+        and batches are exchangeable. Otherwise it is only a score, from which bounds are still
+        valid. Runs that diverged must have been removed.
 
         Args:
             observations: Noisy sums along ĝ, in clipping norms.
             sampler: How batches were drawn.
-            noise_multiplier: σ; where it is 0, a little is assumed.
-            rate: Chance that a batch has the target, where each batch is drawn for itself and the
-                sampler does not say; one in the number of steps by default.
+            noise_multiplier: σ; if it is 0, a small value is assumed.
+            rate: Probability that a batch has the target, for samplers that draw batches
+                independently and do not state it; 1/steps by default.
         """
         sigma = max(noise_multiplier, _HARDLY)
         present, absent, other = self.means
@@ -178,7 +178,7 @@ class TargetCanary:
         above, below = present - other, absent - other
         try:
             law = find_law(sampler, x.shape[-1], self.batch_size)
-        except InvalidArgument:  # not known: that of a full shuffle is a score like any other
+        except InvalidArgument:  # unknown here; the ratio of a full shuffle is still a valid score
             law = None
         if law is None or law.rate is None:
             x = x if law is None else x[..., : law.steps]  # record 0 is in one of the first
@@ -199,14 +199,14 @@ def _take_last(rows: BoolArray, where: BoolArray) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ManyCanaries:
-    """Canary records after the training set's own, each with its own direction.
+    """Append canary records to the training set, each with its own direction.
 
     A canary that is not included has gradient 0: zero-out adjacency, and the batches stay the same.
 
     Attributes:
         directions: Unit vectors, ``(canaries, size)``.
         included: Which of them train, ``(runs, canaries)``.
-        first: Number of the first canary record: the size of the training set.
+        first: Index of the first canary record: the size of the training set.
     """
 
     directions: FloatArray
@@ -215,11 +215,11 @@ class ManyCanaries:
 
     @property
     def records(self) -> int:
-        """One for each canary."""
+        """Return the number of canaries: one record each."""
         return len(self.directions)
 
     def insert(self, batches: Batches) -> Inserted:
-        """Insert the included ones, as of :class:`~epsilometer.networks.trainer.Canaries`."""
+        """Insert the included canaries; see :class:`~epsilometer.networks.trainer.Canaries`."""
         place = np.maximum(batches - self.first, -1) + 1  # column 0 is for the other records
         drawn = np.zeros((*batches.shape[:-1], self.records + 1), np.bool_)
         np.put_along_axis(drawn, place, True, axis=-1)

@@ -1,8 +1,8 @@
 """Bound ε by one training run with many planted gradients.
 
-An adversary who does not know the batches may be judged by an ε that sampling amplified. One who
-knows in which steps each canary would have been may only be judged by the ε of those steps without
-amplification. The two are kept apart: scores of the first never depend on ``took``.
+For an adversary who does not know the batches, the ε may be amplified by sampling. For one who
+knows in which steps each canary would take part, only the ε of those steps without amplification
+counts. The two are kept apart: scores of the first never depend on ``took``.
 """
 
 import math
@@ -40,24 +40,24 @@ _NOT_GAUSSIAN = (
 Views: TypeAlias = dict[str, FloatArray]
 _KINDS = 16  # of steps whose losses are composed in a moment
 _FADING = 0.9  # of a contribution that lingers: the usual momentum
-_LEAST = 1e-3  # noise, in units of the clipping norm, below which none is told from none
+_LEAST = 1e-3  # noise, in units of the clipping norm, that counts as none
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CanarySteps:
-    """Observations of m canaries over T steps.
+    """Hold observations of m canaries over T steps.
 
     Attributes:
-        seen: The noisy sum of the step, less what the adversary knows of it, in the direction of
-            each canary and in units of the clipping norm, shape ``(T, m)``: 1 where it took part,
-            and noise.
+        seen: The step's noisy sum minus what the adversary knows of it, along each canary and in
+            units of the clipping norm, shape ``(T, m)``: 1 plus noise if the canary took part,
+            otherwise noise.
         took: The steps in which each canary takes part if it is included, shape ``(T, m)``.
         noise: Noise multipliers of the steps, shape ``(T,)``.
-        chance: Probability of taking part in a step, given no other knowledge, shape ``(T,)``.
-        blur: Standard deviation of what other canaries add to ``seen``, shape ``(T,)``; it weighs
-            steps and promises nothing.
-        epoch: Which epoch a step belongs to, shape ``(T,)``, where records come once per epoch;
-            None where steps are independent.
+        chance: Marginal probability of taking part in each step, shape ``(T,)``.
+        blur: Standard deviation of what other canaries add to ``seen``, shape ``(T,)``; it only
+            weights steps; no guarantee rests on it.
+        epoch: Which epoch a step belongs to, shape ``(T,)``, if records come once per epoch; None
+            if steps are independent.
     """
 
     seen: FloatArray
@@ -83,7 +83,7 @@ class CanarySteps:
 
     @property
     def variance(self) -> FloatArray:
-        """Of noise and blur of each step, shape ``(T, 1)``."""
+        """Variance of noise and blur in each step, shape ``(T, 1)``."""
         return np.asarray(np.maximum(np.hypot(self.noise, self.blur), _LEAST)[:, None] ** 2)
 
     @property
@@ -96,9 +96,9 @@ class CanarySteps:
 def blind_views(steps: CanarySteps) -> Views:
     """Return scores, shape ``(m,)`` each, of adversaries who do not know the batches.
 
-    - *likelihood ratio*: the best there is if every step is as it should be;
-    - *sum*: of all steps, which also finds what lingers in later steps;
-    - *differences*: of a step to the middle one, in units of how much steps really differ: finds
+    - *likelihood ratio*: optimal if every step is as it should be;
+    - *sum*: the sum of all steps, which also detects contributions to later steps;
+    - *differences*: differences from the median step, in units of their actual spread: detects
       noise that repeats.
 
     Guarantees: no score depends on ``took``.
@@ -113,7 +113,7 @@ def blind_views(steps: CanarySteps) -> Views:
         array([ True, False,  True, False])
     """
     views = {"sum": np.asarray((steps.seen / steps.variance).sum(axis=0))}
-    if np.all(steps.chance == 1):  # all steps are everybody's: the sum says it all
+    if np.all(steps.chance == 1):  # every canary is in every step: the sum is sufficient
         return views
     views["likelihood ratio"] = _mix_ratio(steps, (steps.seen - 0.5) / steps.variance)
     if steps.seen.shape[0] >= 3:
@@ -127,8 +127,8 @@ def known_views(steps: CanarySteps) -> Views:
     """Return scores, shape ``(m,)`` each, of adversaries who know in which steps a canary would be.
 
     - *own steps*: the likelihood ratio of the steps that the canary would be in;
-    - *own steps and later ones*: as if its contribution faded by a tenth a step, as momentum does;
-    - *own steps minus the others*: finds noise that repeats.
+    - *own steps and later ones*: a contribution that decays by a tenth per step, as momentum does;
+    - *own steps minus the others*: detects noise that repeats.
     """
     own = steps.took.astype(np.float64)
     lingering = np.empty_like(own)
@@ -149,12 +149,12 @@ def known_views(steps: CanarySteps) -> Views:
 
 
 def _match_signal(steps: CanarySteps, signal: FloatArray) -> FloatArray:
-    """Return ln of the likelihood ratio of this signal against none."""
+    """Return the log-likelihood ratio of this signal against none."""
     return np.asarray(((steps.seen - signal / 2) * signal / steps.variance).sum(axis=0))
 
 
 def _mix_ratio(steps: CanarySteps, gain: FloatArray) -> FloatArray:
-    """Return ln of the likelihood ratio, given that of a step known to be the canary's."""
+    """Return the log-likelihood ratio, given that of a step known to be the canary's."""
     with np.errstate(divide="ignore"):
         yes, no = np.log(steps.chance)[:, None], np.log1p(-steps.chance)[:, None]
     if steps.epoch is None:
@@ -171,16 +171,16 @@ def _mix_ratio(steps: CanarySteps, gain: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CanaryRun:
-    """One run, and what it showed of its canaries.
+    """Hold one run and the observations of its canaries.
 
     Attributes:
-        included: Which canaries were planted, each by its own fair coin, shape ``(m,)``.
-        steps: What every step showed of them.
-        weights: What the trained weights show of them, higher means in, shape ``(m,)``.
-        public_order: Whether everyone knows which records are in a batch: no shuffling at all.
+        included: Which canaries were planted, each by a fair coin toss, shape ``(m,)``.
+        steps: Observations of every step.
+        weights: Scores from the trained weights, higher means in, shape ``(m,)``.
+        public_order: Whether the batches are public: no shuffling at all.
         subject: What was trained, in words.
         caveats: What a reader must know before quoting a bound.
-        seed: Seed of coins, batches and directions.
+        seed: Seed of coin tosses, batches and directions.
     """
 
     included: NDArray[np.bool_]
@@ -193,12 +193,12 @@ class CanaryRun:
 
     @property
     def unsampled(self) -> bool:
-        """Whether everyone knows who is in a batch, so that trade-off curves are Gaussian."""
+        """Whether batches are public or full, so that trade-off curves are Gaussian."""
         return self.public_order or bool(np.all(self.steps.chance == 1))
 
     @property
     def family(self) -> CurveFamily | None:
-        """The mechanisms that were accounted for but for their noise, of batches by Poisson."""
+        """Mechanisms of Poisson sampling as accounted for, except for the noise multiplier."""
         steps = self.steps
         sampled = (steps.chance > 0) & (steps.chance < 1)
         if self.unsampled or steps.epoch is not None or not (sampled & (steps.noise > 0)).all():
@@ -221,10 +221,10 @@ def measure_gradients(
 ) -> EpsilonFinding:
     """Return the bound for an adversary who sees every noisy gradient, but not the batches.
 
-    Guarantee: refutes a true claim in at most ``1 - confidence`` of audits, together with another
-        bound that is wrong in ``spent`` of them.
-    Assumption: none with ``one_run``. With ``one_run_fdp`` the mechanism is the one accounted
-        for, but for its noise: full or public batches, or batches drawn by Poisson sampling.
+    Guarantee: refutes a true claim in at most ``1 - confidence`` of audits, including another bound
+        that is wrong in at most ``spent`` of them.
+    Assumption: none with ``one_run``. With ``one_run_fdp`` the mechanism is the one accounted for,
+        except for its noise: full or public batches, or Poisson sampling.
     """
     if method not in METHODS:
         raise InvalidArgument(f"Expected method to be one of {', '.join(METHODS)}, got {method!r}.")
@@ -253,11 +253,11 @@ def measure_gradients(
 
 
 def claim_of_steps(run: CanaryRun, *, delta: float) -> Claim:
-    """Return what clipping and noise claim to one who also knows the canaries' batches.
+    """Return the claim for an adversary who also knows the canaries' batches.
 
-    Sampling hides nothing from this adversary, so the claim is that of a Gaussian mechanism taken
-    as often as a canary took part. Canaries that took part much more often than others are left
-    out, so that a few of them do not set the claim for the rest.
+    Sampling hides nothing from this adversary. So the claim is that of a Gaussian mechanism,
+    composed as often as a canary took part. Canaries that took part much more often than others are
+    left out, so that a few of them do not set the claim for the rest.
     """
     _validate.open_unit(delta=delta)
     return Claim(
@@ -272,7 +272,7 @@ def claim_of_steps(run: CanaryRun, *, delta: float) -> Claim:
 def measure_steps(
     run: CanaryRun, *, claim: Claim, confidence: float, spent: float = 0.0
 ) -> EpsilonFinding:
-    """Return what is proved of clipping and noise, by who also knows the canaries' batches.
+    """Return the bound for an adversary who also knows the canaries' batches.
 
     Guarantee: refutes the claim of :func:`claim_of_steps` in at most ``1 - confidence`` of audits
         where the optimiser clips and adds noise as it says: its trade-off curve is Gaussian, as
@@ -295,9 +295,9 @@ def measure_steps(
 
 
 def _limit_exposure(exposure: FloatArray) -> float:
-    """Return the exposure up to which canaries count: many, as exposed as the claim allows.
+    """Return the largest exposure of canaries that count: many, as exposed as the claim allows.
 
-    Chosen by the batches alone, never by what was seen, so that it costs nothing.
+    It is chosen by the batches alone, never by observations, so it costs nothing.
     """
     rising = np.sort(exposure[exposure > 0])
     if not rising.size:
@@ -317,7 +317,7 @@ def measure_weights(
     spent: float = 0.0,
     estimates: Sequence[EpsilonEstimate] = (),
 ) -> EpsilonFinding:
-    """Return what is proved by who sees the first and the last weights, and no gradient.
+    """Return the bound for an adversary who sees the first and last weights, and no gradient.
 
     Guarantee: refutes a true claim in at most ``1 - confidence`` of audits.
     """
@@ -377,7 +377,7 @@ def _measure(
                 seed=run.seed,
                 adversary=adversary,
             )
-        with warnings.catch_warnings():  # what they say is in the caveats too
+        with warnings.catch_warnings():  # the caveats say the same
             warnings.simplefilter("ignore", EpsilometerWarning)
             return epsilon_lower_bound(
                 scores,
@@ -421,7 +421,7 @@ def _pay_for_views(
     confidence: float,
     caveats: tuple[str, ...],
 ) -> EpsilonLowerBound:
-    """Return the best of several views, each of which had its share of what may go wrong."""
+    """Return the best of several views, each of which had its share of the error."""
     if len(views) > 1:
         looked = f"{len(views)} views shared 1 − confidence ({', '.join(views)}); best was {best}."
         caveats = (looked, *caveats)

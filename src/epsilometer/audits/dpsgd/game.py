@@ -26,16 +26,16 @@ GradientView: TypeAlias = Literal["updates", "model", "steps"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GradientGame:
-    """A target with a gradient of the adversary's choice.
+    """Play the game with a target gradient of the adversary's choice.
 
     Attributes:
         training: How models are trained; its ``runs`` are trained at once.
         features: Records, the target first.
         labels: Their labels.
-        canary: The target's gradient, and whatever else the adversary inserts.
-        views: ``"updates"``: likelihood ratio of all noisy sums. ``"model"``: the final model
-            alone, by how far it went along the canary. ``"steps"``: the noisy sums of single steps
-            without what other records add, of those that have the target, and of all others.
+        canary: The target's gradient, and other gradients that the adversary inserts.
+        views: ``"updates"``: likelihood ratio of all noisy sums. ``"model"``: how far the final
+            model moved along the canary. ``"steps"``: noisy sums of single steps, minus other
+            records' gradients, from steps with the target and from all others.
     """
 
     training: Trainer
@@ -55,9 +55,9 @@ class GradientGame:
     def play(self, runs: int, rng: np.random.Generator) -> Mapping[str, Sides]:
         """Train ``runs`` models with the target and as many without; same ``rng``, same scores.
 
-        A run that diverged is scored against the attack: −∞ with the target, +∞ without. Where
-        single steps alone are checked, and at least half of them do not draw the target, it is in
-        all runs.
+        A run that diverged is scored against the attack: −∞ with the target, +∞ without. If single
+        steps are the only view, and at least half of them do not draw the target, it is in all
+        runs.
         """
         rate = getattr(self.training.sampler, "rate", None)
         always = self.views == ("steps",) and rate is not None and rate <= 0.5
@@ -65,7 +65,7 @@ class GradientGame:
         return {name: _join_sides([side[name] for side in sides]) for name in self.views}
 
     def _train_side(self, present: bool, runs: int, rng: np.random.Generator) -> dict[str, Sides]:
-        """Return what each view takes from runs with or without the target, for either side."""
+        """Return each view's scores, for both sides, of runs with or without the target."""
         canary = replace(self.canary, present=present)
         left_out = int(canary.adjacency == "add_remove" and not present)
         groups = []
@@ -79,8 +79,8 @@ class GradientGame:
     def _score_view(self, view: GradientView, trained: Outcome, canary: TargetCanary) -> Sides:
         sums = trained.observations[..., 0]
         if view == "steps":
-            # A step shows the target where it is and was drawn; less what other records add, which
-            # they know, all other steps are alike.
+            # A step has the target if it is present and drawn; minus other gradients, which
+            # the adversary knows, all other steps are alike.
             has = trained.drawn[..., 0] & canary.present
             alone = sums - trained.others[..., 0]
             inside, outside = alone[has], alone[~has]
@@ -104,15 +104,15 @@ class GradientGame:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RecordGame:
-    """A target record with its own gradient, scored by the final models' loss on it.
+    """Play the game with a target record, scored by the final models' loss on it.
 
     Attributes:
         training: How models are trained; its ``runs`` are trained at once.
-        features: Records; the first gives way to the target.
+        features: Records; the target replaces the first.
         labels: Their labels.
         record: The target.
-        adjacency: What training without it is: with the record it replaced, with a gradient of 0 in
-            its place, or with a record less.
+        adjacency: Training without it: with the record it replaced, with a gradient of 0 instead,
+            or with one record less.
     """
 
     training: Trainer
@@ -146,14 +146,14 @@ class RecordGame:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OneRun:
-    """One training with many gradient canaries, each in by its own coin.
+    """Train once with many gradient canaries, each included by a fair coin toss.
 
     Attributes:
-        training: How it is trained; one run.
+        training: How the model is trained; one run.
         features: Records.
         labels: Their labels.
         canaries: How many.
-        claim: What was claimed, if anything.
+        claim: The claim, if any.
         delta: δ of the bound.
         confidence: Confidence of this bound alone.
         seed: Seed of the audit.
@@ -195,7 +195,7 @@ class OneRun:
         return {"inside": scores[included], "outside": scores[~included]}
 
     def missing(self, included: BoolArray | None = None) -> Arrays:
-        """Return scores that prove nothing: every canary counts against the attack."""
+        """Return scores of a failed run: every canary counts against the attack."""
         inside = self.canaries // 2 if included is None else int(included.sum())
         return {
             "inside": np.full(inside, -np.inf),
@@ -203,11 +203,11 @@ class OneRun:
         }
 
     def find(self, arrays: Arrays, done: Done, units: range) -> EpsilonFinding:
-        """Return what it proves.
+        """Return the finding of the run.
 
         Args:
-            arrays: What :meth:`play` returned.
-            done: What was done of the plan.
+            arrays: Return value of :meth:`play`.
+            done: Which units of the plan were done.
             units: The unit of this run.
         """
         scores = name_scores(
@@ -240,14 +240,14 @@ def _join_sides(parts: list[Sides]) -> Sides:
 
 
 def score_lost(scores: FloatArray, lost: BoolArray, *, present: bool) -> FloatArray:
-    """Return scores, where runs that were lost speak against the attack."""
+    """Return scores in which failed runs count against the attack."""
     return np.asarray(np.where(lost, -np.inf if present else np.inf, scores), np.float64)
 
 
 def _split_runs(
     training: Trainer, runs: int, rng: np.random.Generator
 ) -> list[tuple[Trainer, np.random.Generator]]:
-    """Return as many runs as fit at once, each group with its own stream."""
+    """Return groups of as many runs as fit at once, each with its own stream."""
     sizes = [min(training.runs, runs - start) for start in range(0, runs, training.runs)]
     streams = rng.spawn(len(sizes))
     return [(training.with_runs(size), stream) for size, stream in zip(sizes, streams, strict=True)]

@@ -1,4 +1,4 @@
-"""Do the work of an audit of DP-SGD: blocks of runs, perhaps one run more, and what they prove."""
+"""Execute an audit of DP-SGD: blocks of runs, optionally one run with many canaries."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,19 +32,19 @@ from epsilometer.sampling.samplers import Sampler, is_poisson
 from epsilometer.types import IntArray
 
 Look: TypeAlias = Literal["updates", "model", "loss", "steps"]
-_LEAST = 0.2  # noise with a curve; below it takes minutes and allows nearly everything
+_LEAST = 0.2  # smallest noise with a curve; below, it takes minutes and allows nearly everything
 _DRAWN = np.concatenate([[0.0], np.geomspace(1e-6, 1.0, 120)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGDJob:
-    """Blocks of runs with one canary and, as the last unit, one run with many.
+    """Execute blocks of runs with one canary and, as the last unit, one run with many.
 
     Attributes:
         runs: The many runs.
         one: The one run; None if there is none.
         adjacency: What training without the target is.
-        records: Records that it is trained on.
+        records: Number of records.
         unproven: Why a gradient canary's bounds are not valid; empty where they are.
     """
 
@@ -78,7 +78,7 @@ class DPSGDJob:
         return _Watching(self.runs.watch(), self._many)
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
-        """Return the audit: one finding per view of the runs, and one of the one run."""
+        """Return the audit: one finding per view of the runs, and one of the single run."""
         every = iter(units)
         programs, blocks = self.runs.programs, self.runs.blocks
         lost = {(n, view.name): np.zeros(2, np.int64) for n, view in self._looks}
@@ -107,7 +107,7 @@ class DPSGDJob:
         )
 
     def _finish(self, view: View, finding: EpsilonFinding, lost: IntArray) -> EpsilonFinding:
-        """Add what a reader must know of a view: its adjacency, lost runs, whether it is proved."""
+        """Add the caveats of a view: its adjacency, failed runs, and whether it is proved."""
         finding = add_lost_caveat(finding, lost, "runs" if view.bound is None else "steps")
         bound = replace(finding.bound, adjacency=self.adjacency)
         if not self.unproven or view.name == "loss":
@@ -129,7 +129,7 @@ class DPSGDJob:
 
 
 class _Watching:
-    """Shows the many runs to their watch, and no more."""
+    """Pass only the many runs to their watch."""
 
     def __init__(self, watch: Watch, units: int) -> None:
         self._watch, self._left = watch, units
@@ -147,7 +147,7 @@ class _Watching:
 
 
 def explain_unproven(target: TargetCanary) -> str:
-    """Say why the insertions may exceed those of any two neighbours; empty if they do not."""
+    """Explain why no two neighbours may allow these insertions; empty if some do."""
     by_place = target.adversary in ("partially_informed", "worst_case")
     if target.adjacency != "add_remove" or not target.displaces or not by_place:
         return ""
@@ -173,11 +173,11 @@ def describe_gradient_runs(
     confidence: float,
     seed: int,
 ) -> Program:
-    """Describe runs with a gradient canary, and all that is seen of each.
+    """Describe runs with a gradient canary, and the views of each.
 
     Args:
-        play: As of :class:`~epsilometer.engine.runs.Program`.
-        looks: What is seen.
+        play: See :class:`~epsilometer.engine.runs.Program`.
+        looks: Names of the views.
         subject: What was audited, in words.
         adversary: What the adversary may insert.
         adjacency: What training without the target is.
@@ -187,7 +187,7 @@ def describe_gradient_runs(
         steps: Steps of the whole training.
         delta: δ of the bounds.
         confidence: Confidence of each bound.
-        seed: Of whatever a bound draws.
+        seed: Seed of the bounds' own randomness.
     """
     bound = partial(
         family.poisson_bound,
@@ -236,7 +236,7 @@ def describe_gradient_runs(
 
 
 def describe_loss_runs(play: Play, subject: str) -> Program:
-    """Describe runs with a separate record, of which the final model's loss is seen."""
+    """Describe runs with a data canary, scored by the final model's loss on it."""
     subject = f"{subject}, final model only: loss on a data canary"
     who = "sees the final model, chooses one record"
     view = View(name="loss", subject=subject, adversary=who)
@@ -267,7 +267,7 @@ def _find_power(
 
 @lru_cache(maxsize=8)
 def _draw_curves(noise: float, rate: float, steps: int, adjacency: Adjacency) -> tuple[Curve, ...]:
-    """Return what accounting by Poisson sampling allows, where it has such a curve."""
+    """Return the trade-off curve of Poisson accounting, if it has one."""
     if adjacency == "replace" or noise < _LEAST:
         return ()
     fnr = pld.poisson_curve(

@@ -11,14 +11,14 @@ from epsilometer.files.records import hash_records, read_named_records
 
 @dataclass(frozen=True)
 class ModelOnRecords:
-    """A model of this package, and the records of a file that it is trained on.
+    """Name a model of this package, and the file of records that it is trained on.
 
     Attributes:
         file: ``.csv``, ``.parquet`` or ``.npz``; or "digits", which come with the package.
-        label: The column or array of labels, where it has no usual name.
-        records: How many are taken, the first; all by default.
-        divide_by: Every feature is divided by this: 255 brings bytes of images into [0, 1].
-        model: Which model.
+        label: Name of the column or array of labels, if it is not a usual one.
+        records: Use only this many of the first records; all by default.
+        divide_by: Number that divides every feature: 255 scales bytes of images to [0, 1].
+        model: Name of the model.
         hidden: Neurons of the hidden layer of an MLP; 32 by default.
 
     Example:
@@ -59,7 +59,7 @@ class ModelOnRecords:
             )
         features, labels = as_input(self.model, features[:wanted]), labels[:wanted]
         hidden = 32 if self.hidden is None else self.hidden
-        with torch.random.fork_rng(devices=[]):  # runs draw their own; the plan names these weights
+        with torch.random.fork_rng(devices=[]):  # runs draw their own; the plan stores these
             torch.manual_seed(0)
             module = build(self.model, features.shape[1:], int(labels.max()) + 1, hidden=hidden)
         return {

@@ -47,13 +47,13 @@ from epsilometer.types import FloatArray, IntArray
 
 CanaryGradient: TypeAlias = Literal["random", "dirac"]
 Initial: TypeAlias = Literal["fresh", "given"]
-_FEWEST = 20  # canaries of one run: all heads or all tails come once in half a million
+_FEWEST = 20  # canaries of one run: tosses are all equal once in half a million
 _UNITS = 10_000  # at most: more would only be more files
 
 
 @dataclass(frozen=True, eq=False)
 class DPSGD:
-    """DP-SGD, trained thousands of times with and without a canary.
+    """Audit DP-SGD by training it thousands of times with and without a canary.
 
     Many runs are trained at once, by PyTorch or JAX, depending on the model.
 
@@ -61,8 +61,8 @@ class DPSGD:
         however the work was split, killed or resumed. The bounds of all views together exceed the
         true ε in at most ``1 - confidence`` of audits. A run that diverged counts against a
         refutation, and the report says so.
-    Assumption: the module treats the examples of a batch one by one. The view ``"steps"`` assumes
-        Gaussian noise and Poisson sampling.
+    Assumption: the module processes every example of a batch independently. The view ``"steps"``
+        assumes Gaussian noise and Poisson sampling.
 
     Attributes:
         module: A ``torch.nn.Module``, or a ``JaxModel`` of ``epsilometer.networks.jax_trainer``.
@@ -72,7 +72,7 @@ class DPSGD:
         batch_size: Records per batch; the expected number, where it varies.
         noise_multiplier: Standard deviation of the noise in units of the clipping norm; by default
             what a Poisson accountant requires to satisfy the claim.
-        adversary: What the adversary may insert, as :mod:`~epsilometer.audits.dpsgd.canaries` says.
+        adversary: What the adversary may insert, see :mod:`~epsilometer.audits.dpsgd.canaries`.
         adjacency: ``"zero_out"``, ``"add_remove"`` or ``"replace"``.
         sampler: How batches are drawn; ``Shuffle()`` by default.
         clip_norm: Norm to which gradients are clipped.
@@ -92,10 +92,10 @@ class DPSGD:
         precision: Precision of the factors of products in training: ``"float32"``, or for speed
             on a GPU ``"bfloat16"`` or ``"tf32"``; PyTorch only. Noise and the component along the
             canary gradient are not rounded.
-        at_once: Models trained at once; by default the fastest number that fits. The random
-            streams depend on it: what was used is in the provenance.
+        at_once: Models trained at once; by default the fastest number that fits. The random streams
+            depend on it, so the provenance records it.
         title: What was audited, in words.
-        source: Where ``module`` and ``data`` were read from, where they were.
+        source: File that ``module`` and ``data`` were read from, if any.
 
     Example:
         >>> import epsilometer as em
@@ -160,15 +160,15 @@ SUBJECTS = (DPSGD,)
 
 
 def run_audit(subject: DPSGD, request: Request) -> Audit:
-    """Train with a canary and without it, and judge the claim by what each view proves."""
+    """Train with a canary and without it, and judge the claim by the bounds of all views."""
     job = make_job(subject, request)
     return request.execute(job, usual=Local() if subject.device == "cpu" else InProcess())
 
 
 def make_job(subject: DPSGD, request: Request) -> DPSGDJob:
-    """Return the work of an audit of DP-SGD."""
+    """Return the job that executes an audit of DP-SGD."""
     claim = _fill_claim(subject, request)
-    request = replace(request, claim=claim)  # a plan has it whole, so that a replay has the same
+    request = replace(request, claim=claim)  # stored in full, so that a replay uses it
     delta = request.known_delta
     _validate.open_unit(delta=delta)
     if request.until is not None:
@@ -238,7 +238,7 @@ def make_job(subject: DPSGD, request: Request) -> DPSGDJob:
             subject=subject.title,
         )
     plan = request.make_plan(
-        replace(subject, at_once=together),  # the same streams wherever it is run again
+        replace(subject, at_once=together),  # the same streams on every machine
         units=blocks * len(programs) + further,
         inputs=_name_inputs(subject, features, labels),
         block=block,
@@ -291,11 +291,11 @@ def _read_data(subject: DPSGD) -> tuple[FloatArray, IntArray]:
 def _make_training(
     subject: DPSGD, claim: Claim | None, features: FloatArray, labels: IntArray
 ) -> tuple[Trainer, float]:
-    """Return one run of the training, and the rate at which its batches draw a record."""
+    """Return the training, and the rate at which its batches draw a record."""
     sampler = Shuffle() if subject.sampler is None else subject.sampler
     steps = _count_batches(sampler, len(features), subject.batch_size)
     rate = expected_rate(sampler, len(features), subject.batch_size)
-    sampler = pin_sampler(sampler, len(features), subject.batch_size)  # alike without the target
+    sampler = pin_sampler(sampler, len(features), subject.batch_size)  # the same without the target
     training = find_backend(subject.module).make_trainer(
         subject.module,
         subject.loss,
@@ -318,7 +318,7 @@ def _make_training(
 
 
 def _derive_noise(subject: DPSGD, claim: Claim | None, *, rate: float, steps: int) -> float:
-    """Return the noise multiplier as given, or what accounting by Poisson sampling asks for."""
+    """Return the given noise multiplier, or the one that Poisson accounting requires."""
     if subject.noise_multiplier is not None:
         return subject.noise_multiplier
     if claim is None:
@@ -338,7 +338,7 @@ def _derive_noise(subject: DPSGD, claim: Claim | None, *, rate: float, steps: in
 
 
 def _count_batches(sampler: Sampler, count: int, batch_size: int) -> int:
-    """Return how many batches an epoch has."""
+    """Return the number of batches per epoch."""
     if count < batch_size:
         raise InvalidArgument(
             f"Expected at least a batch of {batch_size} records, got {count}. "
@@ -358,9 +358,9 @@ def _count_at_once(
     features: FloatArray,
     labels: IntArray,
 ) -> int:
-    """Return how many models are trained at once: as given, as the run began, or as many as fit.
+    """Return how many models are trained at once: as given, as in the run so far, or as fit.
 
-    Memory comes and goes, and another number would be another run.
+    Free memory varies, and another number would make another run.
     """
     if subject.at_once is not None:
         return min(subject.runs, subject.at_once)
@@ -372,7 +372,7 @@ def _count_at_once(
 
 
 def _name_inputs(subject: DPSGD, features: FloatArray, labels: IntArray) -> dict[str, str]:
-    """Return the SHA-256 of all data, by name: a run is never continued with others."""
+    """Return the SHA-256 of all data, by name: a run is never continued with other data."""
     inputs = {
         "data": fingerprint((features, labels)),
         "module": fingerprint(find_backend(subject.module).list_weights(subject.module)),
@@ -385,7 +385,7 @@ def _name_inputs(subject: DPSGD, features: FloatArray, labels: IntArray) -> dict
 
 
 def _check_views(views: Sequence[Look], adversary: Adversary, adjacency: Adjacency) -> None:
-    """Refuse unknown views, and those the adversary or the adjacency have no bound for."""
+    """Refuse unknown views, and those without a bound for this adversary or adjacency."""
     unknown = [view for view in views if view not in get_args(Look)]
     if not views or unknown or len(set(views)) < len(views):
         raise InvalidArgument(
@@ -406,7 +406,7 @@ def _check_views(views: Sequence[Look], adversary: Adversary, adjacency: Adjacen
 
 
 def _check_views_stop(views: Sequence[Look], canaries: int) -> None:
-    """Refuse views that an audit could not reach, or not bound, if it stops early."""
+    """Refuse views that an audit that stops early might not reach, or could not bound."""
     if canaries or ("loss" in views and len(views) > 1):
         raise InvalidArgument(
             "Expected no canaries and no view 'loss' with others and until=…, got them: they "
@@ -420,7 +420,7 @@ def _check_views_stop(views: Sequence[Look], canaries: int) -> None:
 
 
 def _check_canaries(canaries: int) -> None:
-    """Refuse so few that one run with them could show nothing."""
+    """Refuse too few canaries for one run to prove anything."""
     _validate.whole(0, canaries=canaries)
     if 0 < canaries < _FEWEST:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Directions as Triton kernels: drawn in registers, multiplied there, never written to memory."""
+"""Draw and multiply directions in registers, by Triton kernels that never write them to memory."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ _SUMS = 2**25  # parts of sums that are kept at a time
 def _dots(
     dots, squares, key, vector, first, count, dimension, size: tl.constexpr, each: tl.constexpr
 ):
-    """Inner products and squared norms over the coordinates of a program, for ``each`` canaries."""
+    """Compute inner products and norms² over a program's coordinates, for ``each`` canaries."""
     part = tl.program_id(0).to(tl.int64)
     run = part * size + tl.arange(0, size)
     low, high = (run & 0xFFFFFFFF).to(tl.uint32), (run >> 32).to(tl.uint32)
@@ -43,7 +43,7 @@ def _dots(
 
 @triton.jit
 def _weighted_sum(out, key, canaries, weights, count, dimension, size: tl.constexpr):
-    """Coordinates of Σ weight · normals, those of a program."""
+    """Compute a program's coordinates of Σ weight · normals."""
     run = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     low, high = (run & 0xFFFFFFFF).to(tl.uint32), (run >> 32).to(tl.uint32)
     k0, k1 = tl.load(key).to(tl.uint32), tl.load(key + 1).to(tl.uint32)
@@ -84,7 +84,7 @@ def dots(key: int, count: int, vector: Any) -> tuple[Any, Any]:
 
 
 def weighted_sum(key: int, canaries: Any, weights: Any, dimension: int) -> Any:
-    """Σ weight · canary before it is normed, over canaries of these numbers."""
+    """Return Σ weight · canary, before normalisation, over the canaries of these numbers."""
     out = torch.empty(dimension, device=canaries.device)
     with torch.cuda.device(canaries.device):
         _weighted_sum[(triton.cdiv(dimension, 4 * _RUNS),)](
@@ -95,5 +95,5 @@ def weighted_sum(key: int, canaries: Any, weights: Any, dimension: int) -> Any:
 
 
 def _halves(key: int, device: Any) -> Any:
-    """In a tensor, since Triton would make constants of some whole numbers."""
+    """Return both halves as a tensor, since Triton makes constants of some integers."""
     return torch.tensor([key & 0xFFFFFFFF, key >> 32], dtype=torch.int64, device=device)

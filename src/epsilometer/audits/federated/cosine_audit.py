@@ -1,4 +1,4 @@
-"""Bound ε by the cosines of one run with its canaries; try that on the Gaussian mechanism."""
+"""Bound ε by the cosines of one run with its canaries; check this on the Gaussian mechanism."""
 
 import dataclasses
 import functools
@@ -49,41 +49,40 @@ _GAUSSIAN = (
 Noise: TypeAlias = Literal["unknown", "gaussian"]
 _CROWDED = 10  # dimensions per canary below which canaries blur each other
 # δ·k up to which dependent canaries matter little: r of k are exposed together with chance δ·k/r at
-# no ε, and counting notices from r = 2 or 3 on, so that it errs by δ·k/2 more at most.
+# ε = 0, and counting notices from r = 2 or 3 on, so that it errs by at most δ·k/2 more.
 _SHARED = 0.01 * (1 + 1e-9)
-_SHIFTS = np.geomspace(0.05, 64.0, 33)  # norms of canaries that are tried, in units of the noise
+_SHIFTS = np.geomspace(0.05, 64.0, 33)  # trial norms of canaries, in units of the noise
 
 
 @dataclass(frozen=True, eq=False)
 class Cosines:
-    """Cosines of what one run released with its canaries.
+    """Bound ε by the cosines of one run's releases with its canaries.
 
     Each is the cosine of one vector, such as the change of the model, with a canary that took part.
-    The law of canaries that took no part is known.
-    With ``rounds`` they are the largest of this many rounds. With ``unobserved`` and one round they
-    are samples of another statistic, whose law is not known.
+    For canaries that took no part, the distribution is known. With ``rounds`` they are maxima over
+    this many rounds. With ``unobserved`` and one round they are samples of another statistic, whose
+    distribution is unknown.
 
     Guarantee: the bound exceeds the true ε in at most ``1 - confidence`` of audits, given
-        independent canaries. The law of the cosines does not matter, but with
+        independent canaries. The distribution of the cosines does not matter, except with
         ``noise="gaussian"``. The verdict rests on this bound alone.
     Assumption: cosines are independent of each other: canaries are far fewer than dimensions,
-        could not be foreseen, and δ is much smaller than 1/k. A noise level drawn once per run
-        makes them dependent: such bounds were above the true ε in 9 % of audits at δ = 0.01, and 20
-        % at 0.05. From δ·k = 0.01 on a caveat says so. ``mean_cosine`` also assumes equal
-        participation. The papers' own bound is marked as not valid; estimates are not bounds.
+        unpredictable, and δ is much smaller than 1/k. A noise level drawn once per run makes them
+        dependent: such bounds were above the true ε in 9 % of audits at δ = 0.01, and 20 % at 0.05.
+        Above δ·k = 0.01, a caveat says so. ``mean_cosine`` also assumes equal participation. The
+        papers' own bound is marked as not valid; estimates are not bounds.
 
     Attributes:
         cosines: One per canary that took part, shape ``(k,)``.
         dimension: Dimension of the space: the number of trainable parameters.
         unobserved: The same statistic of canaries that did not take part.
-        rounds: Of how many vectors each cosine is the largest.
-        orthonormal: Whether canaries are, as those of ``HadamardCanaries``; drawn on the sphere
-            they are not, and ``mean_cosine`` proves somewhat less.
+        rounds: Number of vectors that each cosine is a maximum over.
+        orthonormal: Whether canaries are orthonormal, as those of ``HadamardCanaries``; those drawn
+            on the sphere are not, and ``mean_cosine`` proves somewhat less.
         participation: ``"equal"`` if every canary took part as often as every other.
-        noise: ``"gaussian"`` if noise is known to be Gaussian, and who took part to be no secret:
-            then the mean of the cosines decides too, each at half of the error. Canaries may have
-            taken part unequally often: the mean is that of clients, of whom the most exposed
-            counts.
+        noise: ``"gaussian"`` if noise is known to be Gaussian and participation is public. Then the
+            mean of the cosines decides too; each bound gets half of the error. Canaries may have
+            taken part unequally often: their mean is at most that of the most exposed client.
         title: What was audited, in words.
         adversary: Whose view the cosines are computed from, in words.
         curves: Trade-off curves to draw with the attack's.
@@ -132,20 +131,21 @@ class Cosines:
 
 @dataclass(frozen=True, eq=False)
 class GaussianMechanism:
-    """The Gaussian mechanism, run once with many canaries: a check of the audit itself.
+    """Check the audit itself on the Gaussian mechanism, run once with many canaries.
 
     The mechanism sums unit vectors and adds noise of standard deviation ``sigma`` to every
-    coordinate. All records are canaries; each is then searched for in the one noisy sum.
+    coordinate. All records are canaries; the audit compares each with the one noisy sum.
 
-    Guarantee: that of ``Cosines``. Estimates are those of the cosines, tied spread first, and the
-        true ε as a reference.
-    Assumption: nothing further; the mechanism is run, not imitated.
+    Guarantee: that of ``Cosines``. Estimates are those of the cosines, the one with tied spread
+        first, and the true ε as a reference.
+    Assumption: none; the mechanism is run, not imitated.
 
     Attributes:
         sigma: Standard deviation of the noise, for records of norm 1.
         dimension: Dimension of the records.
         canaries: Number of records.
-        family: Directions from a Hadamard transform, or drawn one by one: slower, and the papers'.
+        family: ``"hadamard"`` for directions from a Hadamard transform; ``"sphere"`` for
+            independent ones, as in the papers, which is slower.
 
     Example:
         >>> import epsilometer as em
@@ -207,7 +207,7 @@ def audit_cosines(subject: Cosines, request: Request) -> Audit:
 
 @run_audit.register
 def audit_gaussian_mechanism(subject: GaussianMechanism, request: Request) -> Audit:
-    """Run the mechanism once, and judge the claim by what its canaries show."""
+    """Run the mechanism once, and judge the claim by the cosines of its canaries."""
     request = dataclasses.replace(request, claim=request.fill_claim(adjacency="add_remove"))
     delta = request.known_delta
     _validate.open_unit(delta=delta)
@@ -245,7 +245,7 @@ def audit_gaussian_mechanism(subject: GaussianMechanism, request: Request) -> Au
 def make_reference(
     epsilon: float, delta: float, *, method: str, **described: Any
 ) -> EpsilonEstimate:
-    """Return an ε that was computed, not estimated, to be shown together with what was measured."""
+    """Return an ε that was computed, not estimated, to show next to measured ones."""
     return EpsilonEstimate(
         epsilon=epsilon,
         low=epsilon,
@@ -268,18 +268,18 @@ def measure_cosines(
     distinct: bool = False,
     **counts: Any,
 ) -> EpsilonFinding:
-    """Return what cosines prove and estimate.
+    """Return the finding of cosines: bounds and estimates.
 
     Args:
         subject: The cosines.
         request: Claim, δ of all bounds and estimates, seed of resampling, and confidence:
             one-sided for bounds, two-sided for the intervals of estimates.
-        adjacency: Under which it was measured, where the claim does not state one.
-        estimates: Further ε by theory, after those of the cosines.
-        distinct: Whether canaries are known to differ, so that equal cosines mean no noise: then
-            nothing is estimated. Else the same canary may have been planted again and again, and
-            equal cosines are refused.
-        **counts: Units of work that were planned, used and failed, where there are any.
+        adjacency: Adjacency of the measurement, if the claim does not state one.
+        estimates: Further theoretical ε, listed after those of the cosines.
+        distinct: Whether canaries are known to differ. Then equal cosines mean no noise, and
+            nothing is estimated. Otherwise one canary may have been planted repeatedly, and equal
+            cosines are refused.
+        **counts: Units of work that were planned, used and failed, if there are any.
     """
     claim, delta, seed = request.claim, request.known_delta, request.seed
     _validate.open_unit(delta=delta)
@@ -297,7 +297,7 @@ def measure_cosines(
 
     known_law = outside is None or subject.rounds > 1
     bounds, own = [], []
-    # The null law is known: even quantiles of it stand for canaries that took no part.
+    # The null distribution is known: its quantiles stand for canaries that took no part.
     even = ((np.arange(inside.size) + 0.5) / inside.size) ** (1 / subject.rounds)
     null = cosine_quantile(even, subject.dimension)
     scores = Scores(inside, null if outside is None else outside)
@@ -313,7 +313,7 @@ def measure_cosines(
         ]
     alike = float(inside.std()) <= np.finfo(np.float32).eps * abs(float(inside.mean()))
     if inside.size == 1 or (alike and distinct):
-        pass  # no spread that a law could be fitted to
+        pass  # no spread to fit a distribution to
     elif outside is not None:
         own = [
             largest_estimate(inside, outside, dimension=subject.dimension, **named, **asked),
@@ -338,7 +338,7 @@ def measure_cosines(
         [
             replace(
                 bound,
-                design="unstated",  # canaries of one run, whose cosines are taken for independent
+                design="unstated",  # canaries of one run, whose cosines are assumed independent
                 adjacency=stated,
                 adversary=subject.adversary,
                 seed=seed,
@@ -382,11 +382,11 @@ def compute_cosine_power(
     """Return the smallest true ε at which this many cosines refute a claim 4 times in 5.
 
     The family is the Gaussian mechanism that sums orthonormal canaries: with canaries of norm μ
-    and noise of standard deviation 1 in each dimension, its ε is that of μ-GDP. With ``rounds``
+    and noise of standard deviation 1 in each dimension, its ε is that of μ-GDP. With ``rounds``,
     all canaries take part in one of them, and the largest cosine of each counts.
 
     Returns:
-        Infinite where no ε is large enough: many canaries in few dimensions hide each other.
+        The ε; infinite if none is large enough: many canaries in few dimensions hide each other.
 
     Example:
         >>> asked = {"dimension": 10**6, "delta": 1e-6, "confidence": 0.95}
@@ -418,7 +418,7 @@ def compute_cosine_power(
         claim=claim,
         delta=delta,
         n_in=canaries,
-        n_out=1,  # the law of canaries that took no part is known
+        n_out=1,  # canaries that took no part have a known distribution
         counted=False,
         largest=float(_SHIFTS[np.argmax(proved)]),
     )
@@ -433,10 +433,10 @@ def _decide(
     orthonormal: bool = True,
     **of_space: Any,
 ) -> list[EpsilonLowerBound]:
-    """Return what decides, the largest first; two bounds share the error.
+    """Return the bounds that decide, the largest first; two bounds share the error.
 
-    The mean of canaries that took part unequally often has the shift of their mean, which is no
-    more than that of the most exposed one.
+    If canaries took part unequally often, the mean is shifted by their mean shift, which is at most
+    that of the most exposed one.
     """
     if noise == "unknown":
         return [cosine_bound(cosines, rounds=rounds, confidence=confidence, **of_space)]
@@ -467,7 +467,7 @@ def _warn_if_few(fewest: int) -> None:
 
 
 def _word_crowd(count: int, dimension: int, delta: float) -> tuple[str, ...]:
-    """Say where canaries are too many to be taken for independent."""
+    """Return a caveat if there are too many canaries to assume independence."""
     said = []
     if count * _CROWDED > dimension:
         said.append(

@@ -1,7 +1,7 @@
-r"""Canary directions: unit vectors that clients send, and that an audit looks for.
+r"""Make canary directions: unit vectors that clients send, and that an audit searches for.
 
-Two families, one contract (:class:`Directions`). ``SphereCanaries`` draws every direction by
-itself; ``HadamardCanaries`` takes rows of a randomised transform, which is fast.
+Two families implement :class:`Directions`. ``SphereCanaries`` draws every direction independently;
+``HadamardCanaries`` uses rows of a randomised transform, which is fast.
 
 **Sphere.** A direction is normal numbers, divided by their norm. They are those of
 ``sampling.stream``, which any device draws from a counter: block i of the stream is canary i, and a
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import torch
 
 Family: TypeAlias = Literal["hadamard", "sphere"]
-# NumPy's arrays and torch's tensors go through the same lines below: both have what these need.
+# NumPy arrays and torch tensors share the code below: both have the operations it needs.
 _Array: TypeAlias = Any
 _To: TypeAlias = Callable[[NDArray[Any]], _Array]  # to the library and device of the vector
 _CACHED = 2**28  # bytes that are kept, since making them is slower than multiplying
@@ -63,13 +63,13 @@ _EIGHT_SIGNS = 1 - 2 * ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Directions(ABC):
-    """A family of canaries: whoever plants them needs no more, and one can replace another.
+    """Define a family of canaries; families are interchangeable.
 
-    Must keep: unit norm; the cosine of each with a vector that does not know the family's key has
-    the law of ``stats.sphere.cosine_cdf``.
+    Must keep: unit norm; the cosine of each with a vector that does not depend on the family's key
+    is distributed as ``stats.sphere.cosine_cdf``.
 
     Attributes:
-        orthonormal: Whether the directions of this family are.
+        orthonormal: Whether the directions of this family are orthonormal.
         count: How many.
         dimension: Dimension of the space: the number of trainable parameters, say.
         key: Key from which all directions follow.
@@ -108,8 +108,8 @@ class Directions(ABC):
     def dots(self, vectors: ArrayLike) -> FloatArray:
         """Return the inner product of every canary with a vector, shape ``(count,)``.
 
-        Several vectors, shape ``(k, dimension)``, give ``(k, count)``. Tensors are worked on where
-        they are.
+        Several vectors, shape ``(k, dimension)``, give ``(k, count)``. Tensors stay on their
+        device.
         """
         known = _to_float32(vectors)
         if known.ndim not in (1, 2) or known.shape[-1] != self.dimension:
@@ -148,22 +148,21 @@ class Directions(ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SphereCanaries(Directions):
-    """``count`` independent, uniformly random directions in ``dimension`` dimensions.
+    """Draw ``count`` independent, uniformly random directions in ``dimension`` dimensions.
 
-    A canary is the same whichever others are asked for, in whichever order, and on whichever
-    device, up to rounding. On a CPU the extra ``numba`` draws them several times faster; what is on
-    a CUDA device is worked on there, by Triton.
+    Up to rounding, a canary does not depend on which others are requested, on their order, or on
+    the device. On a CPU the extra ``numba`` draws them several times faster; on a CUDA device
+    Triton kernels do.
 
     Guarantees: unit norm to the rounding of float32; uniform on the sphere.
-    Assumes: ``key`` is drawn at random where the directions must not be foreseen.
+    Assumes: ``key`` is drawn at random if the directions must be unpredictable.
 
     Attributes:
         count: How many.
         dimension: Dimension of the space: the number of trainable parameters, say.
         key: Key from which all directions follow.
-        memory: Bytes of directions that are kept instead of being redrawn; beyond that, one
-            block of 16 MiB is held at a time (or one direction, where that is more). On a CUDA
-            device nothing is kept but norms.
+        memory: Bytes of directions that are cached. Without a cache, one block of 16 MiB (or one
+            direction, if larger) is held at a time. On a CUDA device only norms are cached.
 
     Example:
         >>> canaries = SphereCanaries(count=3, dimension=1000, key=7)
@@ -282,19 +281,19 @@ class SphereCanaries(Directions):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HadamardCanaries(Directions):
-    """``count`` orthonormal directions in ``dimension`` dimensions, never written out.
+    """Make ``count`` orthonormal directions in ``dimension`` dimensions, never stored explicitly.
 
-    Takes the place of ``SphereCanaries``: the cosine of a canary with any vector that does not know
-    ``key`` has the law of a random direction's, up to rounding and O(1/d).
+    They can replace ``SphereCanaries``: the cosine of a canary with any vector that does not depend
+    on ``key`` is distributed as that of a random direction, up to rounding and O(1/d).
 
-    Guarantees: orthonormal to the rounding of float32; a canary is the same however many there are.
-    Assumes: ``key`` is drawn at random where the directions must not be foreseen.
+    Guarantees: orthonormal to the rounding of float32; a canary does not depend on ``count``.
+    Assumes: ``key`` is drawn at random if the directions must be unpredictable.
 
     Attributes:
         count: How many; at most the largest power of two that is not above ``dimension``.
         dimension: Dimension of the space: the number of trainable parameters, say.
         key: Key from which all directions follow.
-        memory: Bytes of signs and places that may be kept between calls.
+        memory: Bytes of signs and permuted indices that may be kept between calls.
 
     Example:
         >>> canaries = HadamardCanaries(count=3, dimension=1000, key=7)
@@ -420,10 +419,10 @@ class HadamardCanaries(Directions):
             yield number * _CHUNK, to(places)
 
     def _permute(self) -> Iterator[NDArray[np.int64]]:
-        """Permute by arithmetic: mix bits, and go on mixing what is not below d.
+        """Permute by arithmetic: mix bits, and repeat for numbers that are not below d.
 
         Multiplying by an odd number and adding shifted bits are one-to-one on numbers of this many
-        bits; going on until the number is below d is one-to-one on those below.
+        bits. Repeating until the number is below d is one-to-one on those below d.
         """
         bits = max(1, (int(self.dimension) - 1).bit_length())
         mask, shift = (1 << bits) - 1, max(1, bits // 2)
@@ -511,7 +510,7 @@ FAMILIES: dict[str, type[Directions]] = {"hadamard": HadamardCanaries, "sphere":
 
 
 def make_directions(family: Family, *, count: int, dimension: int, key: int) -> Directions:
-    """Return canaries of a family that settings name."""
+    """Return canaries of the named family."""
     if family not in FAMILIES:
         raise InvalidArgument(
             f"Expected family to be one of {', '.join(FAMILIES)}, got {family!r}."
@@ -520,7 +519,7 @@ def make_directions(family: Family, *, count: int, dimension: int, key: int) -> 
 
 
 def _to_float32(vectors: Any) -> Any:
-    """Return an array, or a tensor where it is, in single precision."""
+    """Return an array, or a tensor on its device, in single precision."""
     if hasattr(vectors, "detach"):  # a torch tensor
         return vectors.detach().float()
     return np.asarray(vectors, np.float32)

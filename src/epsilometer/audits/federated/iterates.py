@@ -15,26 +15,25 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
-KEPT = 2**28  # bytes for vectors of rounds, where canaries take part in several
-_SMALL = 256  # arrays of fewer numbers are weighted together: their own size says too little
-_QUIET = 1e-3  # of the size of all numbers; what is smaller may be rounding alone
-_SAME = 1e-10  # relative; vectors that differ by less are one
+KEPT = 2**28  # bytes for vectors of rounds, if canaries take part in several
+_SMALL = 256  # smaller arrays are weighted together: each alone gives too noisy a weight
+_QUIET = 1e-3  # relative to the size of all numbers; smaller values may be rounding errors
+_SAME = 1e-10  # relative; vectors that differ by less count as equal
 
 
 class Layout:
-    """Where a canary's direction goes in a model of many arrays: the floating-point ones.
+    """Map a canary's direction to the floating-point arrays of a model.
 
-    Fixed by the first arrays that are seen, since averaging turns counters into floating-point
-    numbers.
+    The first arrays fix the layout, since averaging turns counters into floating-point numbers.
 
     Args:
         arrays: The model.
-        without: Patterns of names that do not count, as ``"*running_var"``.
+        without: Patterns of names to exclude, such as ``"*running_var"``.
 
     Attributes:
-        size: Numbers that count.
-        sizes: Numbers that count of every array.
-        names: Name and shape of every array that counts.
+        size: Numbers in all arrays that count.
+        sizes: Numbers in each array that counts.
+        names: Name and shape of each array that counts.
 
     Example:
         >>> model = {"weight": np.zeros((2, 2), np.float32), "batches": np.array(7)}
@@ -65,7 +64,7 @@ class Layout:
             )
 
     def flatten(self, arrays: Arrays) -> NDArray[np.float64]:
-        """Return what counts as one vector, shape ``(size,)``."""
+        """Return the arrays that count as one vector, shape ``(size,)``."""
         for name, shape in self._shapes.items():
             if name not in arrays or arrays[name].shape != shape:
                 raise InvalidArgument(
@@ -90,17 +89,18 @@ class Layout:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IterateSummary:
-    """What the iterates of a run have shown of its canaries.
+    """Hold what the iterates of a run revealed about its canaries.
 
     Attributes:
         final: Cosine of every canary with θ_T − θ_0, the planted ones first, shape ``(2k,)``.
         largest: Largest cosine of every canary with θ_t − θ_{t−1} over all rounds, ``(2k,)``.
-        took: How often each planted canary took part in a round that moved the weights, ``(k,)``.
+        took: Number of rounds that moved the weights in which each planted canary took part,
+            ``(k,)``.
         rounds: Rounds that moved the weights.
         matched: Cosine of every planted canary with the sum of θ_t − θ_{t−1}, each of norm 1, over
-            the rounds in which it took part, ``(k,)``; nan where it did not. None: not checked.
+            the rounds in which it took part, ``(k,)``; nan if it did not. None: not computed.
         orthonormal: Whether the canaries are.
-        informed: Whether known updates were taken out of rounds.
+        informed: Whether known updates were removed from rounds.
         still: Rounds with canaries that moved nothing: failed, or dropped.
         lost: Iterates that were not finite, and were skipped.
     """
@@ -116,7 +116,7 @@ class IterateSummary:
     lost: int = 0
 
     def restrict(self, numbers: Sequence[int]) -> "IterateSummary":
-        """Return the same of some of the planted canaries: others could not take part."""
+        """Return the summary of some of the planted canaries: others could not take part."""
         own, planted = np.asarray(numbers, np.int64), self.took.size
         every = np.concatenate([own, np.arange(planted, self.final.size)])
         return dataclasses.replace(
@@ -129,19 +129,19 @@ class IterateSummary:
 
 
 class MatchedFilter:
-    """Add up what rounds released over the rounds of each canary; compare it with the canary.
+    """Sum the releases of each canary's rounds, and compare the sum with the canary.
 
     With unit vectors w of rounds and v = Σ w over those of a canary, its cosine with v is the sum
-    of its cosines over |v|, and |v|² follows from inner products of rounds. Who took part in no
-    round has a direction that does not depend on v: the law of its cosine is known exactly.
+    of its cosines over |v|, and |v|² follows from inner products of rounds. The direction of a
+    canary that took no part does not depend on v: the distribution of its cosine is known exactly.
 
     Guarantee: rounds are added as long as their vectors fit into ``memory``; later, only the first
-        round of canaries that have none yet. Both are chosen before a vector is seen.
-        Rounds of the same canaries share one vector.
+        round of canaries that have none yet. Neither choice depends on a vector. Rounds of the same
+        canaries share one vector.
 
     Args:
         count: How many canaries.
-        memory: Bytes for vectors of rounds; 0 where each canary takes part once.
+        memory: Bytes for vectors of rounds; 0 if each canary takes part once.
 
     Example:
         >>> matched = MatchedFilter(2, memory=1000)
@@ -183,11 +183,11 @@ class MatchedFilter:
             return np.clip(self._sums / np.sqrt(self._squares), -1.0, 1.0)
 
     def export(self) -> FloatArray:
-        """Return what must be kept to go on in another process: sums, and squared lengths."""
+        """Return the state to resume from in another process: sums, and squared lengths."""
         return np.stack([self._sums, self._squares])
 
     def restore(self, kept: FloatArray) -> None:
-        """Go on from what :meth:`export` returned; from now on first rounds alone count."""
+        """Resume from what :meth:`export` returned; from now on, only first rounds count."""
         self._sums, self._squares = kept.copy()
         self.forget()
 
@@ -197,7 +197,7 @@ class MatchedFilter:
 
 
 class Whitened(Protocol):
-    """What looks for canaries in rounds of correlated noise, as ``WhitenedFilter`` does."""
+    """Define a filter for canaries in rounds of correlated noise, such as ``WhitenedFilter``."""
 
     full: bool
 
@@ -210,11 +210,11 @@ class Whitened(Protocol):
 
 @dataclass
 class CanaryCost:
-    """What canaries cost the model, over the rounds in which there were any.
+    """Measure what canaries cost the model, over the rounds that have any.
 
     Attributes:
-        most: Canaries and replies of the round with the largest share of canaries.
-        effects: Length of what canaries added, in lengths of a round's change of the weights.
+        most: Numbers of canaries and replies in the round with the largest share of canaries.
+        effects: Length of the canaries' sum relative to a round's change of the weights.
 
     Example:
         >>> cost = CanaryCost()
@@ -233,7 +233,7 @@ class CanaryCost:
             self.most = canaries, of
 
     def describe(self) -> Iterator[str]:
-        """Yield what a reader must know."""
+        """Yield sentences for the report."""
         if self.most[0]:
             yield (
                 f"Canaries were at most {self.most[0]:,} of the {self.most[1]:,} replies of a "
@@ -252,7 +252,7 @@ class OtherUpdates:
     Args:
         clip_norm: Norm to which the server clips, over all arrays together; None where that is
             unknown, or one norm per array.
-        sizes: Numbers in each array, where every array has its own norm.
+        sizes: Numbers in each array, if every array has its own norm.
 
     Attributes:
         count: How many updates there were.
@@ -271,7 +271,7 @@ class OtherUpdates:
         self._sums: list[FloatArray] = []
 
     def add(self, update: FloatArray, *, examples: float = 1.0) -> None:
-        """Add an update; one that is not finite is left out, as if it were unknown."""
+        """Add an update; one that is not finite is skipped, as if it were unknown."""
         self.count += 1
         if not np.isfinite(update).all():
             return
@@ -283,7 +283,7 @@ class OtherUpdates:
             self._sums[place + len(ways)] += examples * way
 
     def list_sums(self) -> list[FloatArray]:
-        """Return the sums; none where nothing was added."""
+        """Return the sums; none if nothing was added."""
         return self._sums
 
     def _clip(self, update: FloatArray) -> FloatArray:
@@ -300,11 +300,11 @@ def _clip_vector(vector: FloatArray, norm: float) -> FloatArray:
 
 
 def remove_known(step: FloatArray, known: Sequence[FloatArray]) -> FloatArray:
-    """Return a step minus its projection on what is known of it.
+    """Return a step minus its projection on its known parts.
 
-    Whoever knows the updates of all other clients can do so, whatever the server multiplied them
-    with. A canary that took no part has a direction that depends on neither, so that the law of its
-    cosine stays exact.
+    An adversary who knows the updates of all other clients can do this, whatever factors the server
+    applied. The direction of a canary that took no part depends on neither, so the distribution of
+    its cosine stays exact.
 
     Example:
         >>> remove_known(np.array([3.0, 4.0, 1.0]), [np.array([1.0, 0.0, 0.0])])
@@ -326,13 +326,14 @@ def remove_known(step: FloatArray, known: Sequence[FloatArray]) -> FloatArray:
 def weigh_arrays(step: FloatArray, sizes: Sequence[int]) -> FloatArray:
     """Return a step, each array divided by the mean square of its own numbers.
 
-    That is the matched filter for noise whose size differs by arrays. An array without noise then
-    shows canaries as if it were observed alone, and nothing is paid for the choice. The result
-    depends on the step alone, so that the law of a canary that took no part stays exact.
+    This is the matched filter for noise whose size differs between arrays. An array without noise
+    then reveals canaries as if it were observed alone, without a selection to correct for. The
+    result depends on the step alone, so the distribution for a canary that took no part stays
+    exact.
 
     Args:
         step: All arrays as one vector.
-        sizes: How many numbers each has; those of fewer than 256 are weighted with the next.
+        sizes: Numbers in each array; arrays of fewer than 256 are weighted with the next.
 
     Example:
         >>> loud, quiet = 10 * np.ones(300), np.ones(300)
@@ -354,18 +355,18 @@ def weigh_arrays(step: FloatArray, sizes: Sequence[int]) -> FloatArray:
 
 
 class CosineWatch:
-    """Watch θ_0, θ_1, …; keep two of them and some numbers per canary, however long the run.
+    """Watch θ_0, θ_1, …, storing two iterates and some numbers per canary, however long the run.
 
     Half of the canaries are planted (the first ``count // 2``), the others are never sent to
     anyone and show what a maximum over rounds looks like without having taken part.
 
     Attributes:
         moved: Length of the last change of the weights.
-        share: How much of it was the canaries', as a ratio of lengths, where it was asked for.
+        share: The canaries' share of that change, as a ratio of lengths, if it was requested.
 
-    Guarantees: a vector that comes twice running is one iterate; memory grows with rounds up to
-        ``memory`` alone; whatever is known of a round, the law of canaries that took no part in it
-        is exact.
+    Guarantees: a vector that comes twice in a row is one iterate; memory grows with rounds only up
+        to ``memory``; whatever is known of a round, the distribution for canaries that took no part
+        in it is exact.
     Assumes: a canary that took part did so in the round that ends with the next iterate.
 
     Example:
@@ -396,8 +397,8 @@ class CosineWatch:
             start: The weights before training.
             sizes: Numbers in each array of the model, for :func:`weigh_arrays`; one by default.
             memory: That of :class:`MatchedFilter`.
-            whitened: What compares each canary with its own rounds in place of that, where noise is
-                declared to be correlated, as long as its rounds fit.
+            whitened: Filter to use instead, if noise is declared to be correlated, as long as its
+                rounds fit.
         """
         _validate.whole(2, count=canaries.count)
         if canaries.count % 2:
@@ -420,7 +421,7 @@ class CosineWatch:
         self.moved = self.share = 0.0
 
     def take_part(self, indices: ArrayLike) -> None:
-        """Note that these canaries answered in the round under way."""
+        """Record that these canaries answered in the current round."""
         self._pending.extend(np.atleast_1d(np.asarray(indices, np.int64)).tolist())
 
     def see(
@@ -434,9 +435,9 @@ class CosineWatch:
 
         Args:
             weights: The iterate.
-            measured: Canaries whose share of the change is measured, which takes another look.
-            known: What the other clients are known to have added, up to a factor each: the mean of
-                their updates, say. It is taken out before canaries are looked for.
+            measured: Canaries whose share of the change is measured, at extra cost.
+            known: Known contributions of the other clients, up to a factor each, such as the mean
+                of their updates. They are removed before canaries are searched for.
         """
         now = self._check_vector(weights)
         if np.array_equal(now, self._last):
@@ -448,7 +449,7 @@ class CosineWatch:
             return False
         step: FloatArray = now - self._last
         self.moved = float(np.linalg.norm(step))
-        if measured:  # less what directions have of any vector by chance
+        if measured:  # minus what random directions have of any vector
             own = self._canaries.cosines(step)[list(measured)]
             chance = len(measured) / self._canaries.dimension
             self.share = float(np.sqrt(max(0.0, float(np.sum(own**2)) - chance) / (1 - chance)))
@@ -473,7 +474,7 @@ class CosineWatch:
         self._pending.clear()
 
     def export(self) -> dict[str, NDArray[Any]]:
-        """Return what must be kept to watch on in another process."""
+        """Return the state to resume from in another process."""
         return {
             "start": self._start,
             "largest": self._largest,
@@ -483,10 +484,10 @@ class CosineWatch:
         }
 
     def restore(self, kept: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what :meth:`export` returned, with the weights that were seen first since.
+        """Resume from what :meth:`export` returned, with the first weights seen since then.
 
-        Rounds between what was kept and those weights are lost: what canaries did in them only
-        makes bounds smaller.
+        Rounds between the exported state and those weights are lost, which only makes bounds
+        smaller.
         """
         self._start = self._check_vector(kept["start"])
         for name in ("largest", "took"):
@@ -498,14 +499,14 @@ class CosineWatch:
         self._whitened = None
 
     def forget_rounds(self) -> None:
-        """Let vectors of rounds go, where no one may know who took part in which."""
+        """Discard vectors of rounds, if the adversary may not know who took part in which."""
         self._matched.forget()
         self._whitened = None
 
     def summarise(self) -> IterateSummary:
-        """Return what was seen so far; cosines are 0 where nothing moved."""
+        """Return the summary so far; cosines are 0 if nothing moved."""
         change = weigh_arrays(self._last - self._start, self._sizes)
-        return IterateSummary(  # after one round, whoever sees the last weights sees that round
+        return IterateSummary(  # after one round, the last weights reveal that round
             final=self._largest if self._rounds == 1 else self._canaries.cosines(change),
             largest=self._largest if self._rounds else np.zeros(self._canaries.count),
             took=self._took.copy(),

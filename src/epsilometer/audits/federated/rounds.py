@@ -1,4 +1,4 @@
-"""Rules of a federated round: who takes part, and to which norm updates are clipped."""
+"""Define the rules of a federated round: who takes part, and to which norm updates are clipped."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +17,11 @@ from epsilometer.types import IntArray
 
 
 class Clipping(Protocol):
-    """The clipping norm of every round.
+    """Define the clipping norm of every round.
 
-    Must keep: whatever :meth:`after` learns of the clients is made private by a part of the noise,
-    so that :meth:`value_noise` leaves the rest for the updates themselves. One that sets
-    ``fixed = True`` has the same norm in all rounds, which correlated noise needs.
+    Must keep: a part of the noise makes private what :meth:`after` learns of the clients, and
+    :meth:`value_noise` returns the rest for the updates themselves. A class that sets
+    ``fixed = True`` has the same norm in all rounds, as correlated noise requires.
     """
 
     @property
@@ -40,9 +40,9 @@ class Clipping(Protocol):
 
         Args:
             norm: Norm of this round.
-            unclipped: How many updates were not longer than that.
-            members: How many there were.
-            mean: How many there are in a round on average, as configured.
+            unclipped: Number of updates that were not longer than that.
+            members: Number of updates.
+            mean: Configured mean number of updates per round.
             normal: A standard normal variable, for the noise of the count.
         """
         ...
@@ -50,7 +50,7 @@ class Clipping(Protocol):
 
 @dataclass(frozen=True)
 class FixedClip:
-    """The same clipping norm in all rounds.
+    """Use the same clipping norm in all rounds.
 
     Attributes:
         norm: S.
@@ -72,7 +72,7 @@ class FixedClip:
         return self.norm
 
     def value_noise(self, noise_multiplier: float) -> float:
-        """Return all of it: nothing is learned of the clients' norms."""
+        """Return all of the noise: nothing is learned of the clients' norms."""
         return noise_multiplier
 
     def after(
@@ -84,7 +84,7 @@ class FixedClip:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClip:
-    r"""A clipping norm that follows a quantile of the clients' norms (Andrew et al. 2021).
+    r"""Adapt the clipping norm to a quantile of the clients' norms (Andrew et al. 2021).
 
     :math:`S_{t+1} = S_t \exp(-\eta (\tilde b_t - \gamma))`, where :math:`\tilde b_t` is the share
     of updates that were not clipped: the sum of :math:`b_i - ½`, which one client moves by ½ at
@@ -96,7 +96,7 @@ class AdaptiveClip:
 
     Attributes:
         initial: S of the first round.
-        quantile: γ, the share of updates that is to stay unclipped.
+        quantile: γ, the target share of unclipped updates.
         learning_rate: η.
         count_noise: σ_b.
 
@@ -128,7 +128,7 @@ class AdaptiveClip:
         _validate.at_least(0, noise_multiplier=noise_multiplier)
         if noise_multiplier == 0:
             return 0.0
-        # Squared inverse multipliers add up: what the count takes is missing from the sum.
+        # Squared inverse multipliers add up: the count takes its part from the sum.
         count = (2 * self.count_noise) ** -2 if self.count_noise else math.inf
         left = noise_multiplier**-2 - count
         if left <= 0:
@@ -142,7 +142,7 @@ class AdaptiveClip:
     def after(
         self, norm: float, *, unclipped: int, members: int, mean: float, normal: float
     ) -> float:
-        """Return the norm of the next round, as of :class:`Clipping`."""
+        """Return the norm of the next round; see :class:`Clipping`."""
         noisy = unclipped - members / 2 + self.count_noise * normal
         # Noise may push the share out of [0, 1]; cut off, one round cannot move the norm far.
         share = min(max(noisy / mean + 0.5, 0.0), 1.0)
@@ -150,10 +150,10 @@ class AdaptiveClip:
 
 
 class Participation(Protocol):
-    """A rule that draws the cohorts of a training.
+    """Define how the cohorts of a training are drawn.
 
-    Must keep: all randomness comes from ``rng``; no cohort has a client twice. One that sets
-    ``poisson = True`` draws every client by its own coin, and is accounted so.
+    Must keep: all randomness comes from ``rng``; no cohort has a client twice. A class that sets
+    ``poisson = True`` draws every client independently, and is accounted accordingly.
     """
 
     def cohorts(
@@ -162,19 +162,19 @@ class Participation(Protocol):
         """Draw who takes part in each of ``rounds`` rounds, as numbers below ``clients``.
 
         Args:
-            clients: How many there are, canaries among them.
-            cohort: How many take part in a round (on average, where it varies).
-            rounds: How many rounds.
+            clients: Number of clients, including canaries.
+            cohort: Number of clients per round (on average, if it varies).
+            rounds: Number of rounds.
             rng: Where all randomness comes from.
         """
         ...
 
     def most(self, clients: int, cohort: int, *, rounds: int) -> int:
-        """Return in how many rounds one client can take part at most."""
+        """Return the largest number of rounds in which one client can take part."""
         ...
 
     def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
-        """Return the smallest distance of two rounds of one client; 1 if it may be in both."""
+        """Return the smallest distance of two rounds of one client; 1 if they may be adjacent."""
         ...
 
 
@@ -210,9 +210,9 @@ class _SampledCohorts:
 
 @dataclass(frozen=True)
 class EveryEpoch(_SampledCohorts):
-    """Every client once per epoch, in a fresh random order; the last cohort may be smaller.
+    """Draw every client once per epoch, in a fresh random order; the last cohort may be smaller.
 
-    Guarantees: after e whole epochs everyone took part exactly e times.
+    Guarantees: after e whole epochs every client took part exactly e times.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -231,7 +231,7 @@ class EveryEpoch(_SampledCohorts):
 
 @dataclass(frozen=True)
 class UniformCohorts(_SampledCohorts):
-    """Every round a fresh uniform subset of exactly ``cohort`` clients.
+    """Draw a fresh uniform subset of exactly ``cohort`` clients in every round.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -244,7 +244,7 @@ class UniformCohorts(_SampledCohorts):
 
 @dataclass(frozen=True)
 class PoissonCohorts(_SampledCohorts):
-    """Every client in every round with chance ``cohort / clients``, independently of all else.
+    """Draw every client in every round independently, with probability ``cohort / clients``.
 
     A cohort may be empty.
 
@@ -262,9 +262,9 @@ class PoissonCohorts(_SampledCohorts):
 
 @dataclass(frozen=True)
 class OnceIn:
-    """Uniform cohorts of those who did not take part in the last ``rounds - 1`` rounds.
+    """Draw uniform cohorts of clients that did not take part in the last ``rounds - 1`` rounds.
 
-    Guarantees: no one takes part twice within ``rounds`` rounds in a row.
+    Guarantees: no client takes part twice within ``rounds`` consecutive rounds.
 
     Attributes:
         rounds: Smallest distance between two rounds of one client.
@@ -313,7 +313,7 @@ class OnceIn:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Cohorts that are known: one list of clients per round. Canaries come after the clients.
+    """Use given cohorts: one list of clients per round. Canaries come after the clients.
 
     Attributes:
         rounds: The cohorts, at least as many as there are rounds.
@@ -324,7 +324,7 @@ class Schedule:
     def cohorts(
         self, clients: int, cohort: int, *, rounds: int, rng: np.random.Generator | None = None
     ) -> list[IntArray]:
-        """Return the cohorts, as of :class:`Participation`; ``rng`` is not used."""
+        """Return the cohorts; ``rng`` is not used. See :class:`Participation`."""
         _check_sizes(clients, cohort, rounds)
         if len(self.rounds) < rounds:
             raise InvalidArgument(
@@ -341,12 +341,12 @@ class Schedule:
         return known
 
     def most(self, clients: int, cohort: int, *, rounds: int) -> int:
-        """Return how often the busiest client is listed."""
+        """Return the largest number of times a client is listed."""
         drawn = self.cohorts(clients, cohort, rounds=rounds)
         return int(np.bincount(np.concatenate(drawn), minlength=1).max())
 
     def apart(self, clients: int, cohort: int, *, rounds: int) -> int:
-        """Return the smallest distance in the schedule; ``rounds``, if no one is listed twice."""
+        """Return the smallest distance in the schedule; ``rounds`` if no client is listed twice."""
         drawn = self.cohorts(clients, cohort, rounds=rounds)
         when = np.repeat(np.arange(rounds), [members.size for members in drawn])
         who = np.concatenate(drawn)
@@ -358,9 +358,9 @@ class Schedule:
 def deal_canaries(
     canaries: int, repetitions: int, *, rounds: int, rng: np.random.Generator
 ) -> list[IntArray]:
-    """Draw cohorts of canaries: of ``repetitions`` periods of rounds each has everyone once.
+    """Draw cohorts of canaries: each canary once in each of ``repetitions`` periods of rounds.
 
-    Within a period canaries are dealt to the rounds in random order, as evenly as can be.
+    Within a period, canaries are assigned to the rounds in random order, as evenly as possible.
 
     Guarantees: every canary takes part exactly ``repetitions`` times.
 
@@ -377,7 +377,7 @@ def deal_canaries(
     drawn: list[IntArray] = []
     for period in np.array_split(np.arange(rounds), repetitions):
         dealt = np.array_split(rng.permutation(canaries), period.size)
-        # Where they cannot be dealt evenly, which rounds have one more is random too.
+        # If they do not divide evenly, the rounds with one more are random too.
         drawn += [np.sort(dealt[place]) for place in rng.permutation(period.size)]
     return drawn
 

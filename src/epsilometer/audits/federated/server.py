@@ -1,4 +1,4 @@
-"""Run the rounds of DP-FedAvg: train clients, clip, add noise, step, look at canaries."""
+"""Run the rounds of DP-FedAvg: train clients, clip, add noise, step, and score canaries."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,22 +31,23 @@ _CACHED = 1 << 23  # weights of all models at once on a CPU: more are slower tha
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FederatedRun:
-    """What one training ended with, and what was seen of its canaries.
+    """Hold the result of one training, and the cosines of its canaries.
 
     Attributes:
         module: The final model.
         moved: Cosines of planted canaries with θ_T − θ_0, ``(planted,)``.
         model: Cosines of planted canaries with θ_T itself, ``(planted,)``.
-        observed: Each planted canary's highest cosine over the rounds, ``(planted,)``; empty where
-            no one looked at the iterates.
+        observed: Each planted canary's highest cosine over the rounds, ``(planted,)``; empty if the
+            iterates were not observed.
         unobserved: The same of canaries that never took part.
         matched: Each planted canary's cosine with the sum over its own rounds, ``(planted,)``; nan
-            where it took part in none, empty where no one looked at the iterates.
-        participations: In how many rounds each planted canary took part, ``(planted,)``.
+            if it took part in none, empty if the iterates were not observed.
+        participations: Number of rounds in which each planted canary took part, ``(planted,)``.
         clips: Clipping norm of every round, ``(rounds,)``.
-        members: How many took part in every round, canaries among them, ``(rounds,)``.
-        unclipped: How many of their updates were not longer than the clipping norm, ``(rounds,)``.
-        lost: How many updates were not finite and were left out, ``(rounds,)``.
+        members: Number of participants of every round, including canaries, ``(rounds,)``.
+        unclipped: Number of their updates that were not longer than the clipping norm,
+            ``(rounds,)``.
+        lost: Number of updates that were skipped as not finite, ``(rounds,)``.
     """
 
     module: nn.Module
@@ -67,9 +68,9 @@ class Watch:
 
     Args:
         canaries: All of them.
-        planted: How many are planted.
+        planted: Number of planted canaries.
         iterates: What is checked.
-        matched: What compares each canary with its own rounds.
+        matched: Filter that compares each canary with its own rounds.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Watch:
 def prepare(
     how: RoundSettings, rng: np.random.Generator
 ) -> Iterator[tuple[Clients, ClientTrainer]]:
-    """Hand out the clients' records and what trains on them, with their own randomness."""
+    """Return the clients' records and their trainer, with their own randomness."""
     if how.device != "cpu" and not torch.cuda.is_available():
         raise InvalidArgument(f"Expected a CUDA device for {how.device!r}, torch sees none here.")
     # One thread: models here are small, and many audits run side by side.
@@ -135,12 +136,12 @@ def run_rounds(
 
     Args:
         how: The settings.
-        watch: What looks at the canaries.
+        watch: Observer of the canaries.
         who: Clients of every round.
         when: Canaries of every round.
         divisor: Number by which the sum of updates is divided.
         rng: Where all randomness comes from.
-        visit: As of :meth:`FederatedTraining.train`.
+        visit: See :meth:`FederatedTraining.train`.
     """
     with prepare(how, rng) as (clients, together):
         server = _Server(how, clients, together, watch, divisor, rng)
@@ -154,7 +155,7 @@ def run_rounds(
 def compute_updates(
     how: RoundSettings, weights: Tensor, clients: IntArray, *, rng: np.random.Generator
 ) -> Tensor:
-    """Return the updates of some clients from given weights, as of FederatedTraining.updates."""
+    """Return the updates of some clients from given weights; see FederatedTraining.updates."""
     with prepare(how, rng) as (every, together):
         records = every.take(clients)
         batches = _draw_batches(how, records, rng)
@@ -162,7 +163,7 @@ def compute_updates(
 
 
 def measure_accuracy(module: nn.Module, test: tuple[ArrayLike, ArrayLike]) -> float:
-    """Return the share of labels that a model predicts, the likeliest output of each."""
+    """Return the share of labels that a model predicts, taking its likeliest output."""
     device = next(module.parameters()).device
     x, y = (as_tensor(part, "cpu") for part in test)
     with torch.no_grad():
@@ -174,7 +175,7 @@ def measure_accuracy(module: nn.Module, test: tuple[ArrayLike, ArrayLike]) -> fl
 
 
 class _Server:
-    """A training under way."""
+    """Hold the state of a training in progress."""
 
     def __init__(
         self,
@@ -196,7 +197,7 @@ class _Server:
         self.history: list[tuple[float, int, int, int]] = []  # clip, members, unclipped, lost
 
     def run_round(self, clients: IntArray, planted: IntArray) -> None:
-        """Run one round: its noise is that of its clipping norm, which is then followed up."""
+        """Run one round with noise for its clipping norm, then update that norm."""
         how, watch, clip = self.how, self.watch, self.clip
         total, unclipped, lost = self._sum_updates(clients)
         if planted.size:
@@ -228,7 +229,7 @@ class _Server:
         )
 
     def _sum_updates(self, clients: IntArray) -> tuple[Tensor, int, int]:
-        """Return the clipped updates' sum; how many were not clipped, how many not finite."""
+        """Return the clipped updates' sum, and the numbers that were unclipped and not finite."""
         total, unclipped, lost = torch.zeros_like(self.weights), 0, 0
         if clients.size == 0:  # nobody was drawn
             return total, unclipped, lost
@@ -236,7 +237,7 @@ class _Server:
         batches = _draw_batches(self.how, records, self.rng)
         for updates in self.together.updates(self.weights, batches, records):
             norms = updates.norm(dim=1)
-            # A sum of squares may overflow where no update does; such an update is as good as lost.
+            # A sum of squares may overflow though no number does; such an update counts as lost.
             finite = torch.isfinite(norms)
             factors = torch.where(finite, (self.clip / norms).clamp(max=1.0), 0.0)
             gone = int((~finite).sum())
@@ -248,7 +249,7 @@ class _Server:
         return total, unclipped, lost
 
     def finish(self, when: list[IntArray]) -> FederatedRun:
-        """Return what the training ended with."""
+        """Return the result of the training."""
         watch, planted = self.watch, self.watch.planted
         taken = np.concatenate([np.zeros(0, np.int64), *when])
         clips, *counts = zip(*self.history, strict=True)

@@ -1,7 +1,7 @@
 """Simulate DP-FedAvg with canaries among the clients: settings, cohorts and accounting.
 
-Rounds themselves are computed by ``server``, which needs torch; this module does not, so that
-settings can be written and read without it.
+The module ``server`` computes the rounds and needs torch; this module works without it, so settings
+can be written and read anywhere.
 """
 
 import math
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from epsilometer.audits.federated.server import FederatedRun
 
-_LEAST = 0.2  # noise by Poisson sampling with a table of privacy losses; below it takes minutes
+_LEAST = 0.2  # smallest noise accounted with a table of privacy losses; below, it takes minutes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FederatedTraining(RoundSettings):
-    """Federated averaging with user-level differential privacy (McMahan et al. 2018).
+    """Simulate federated averaging with user-level differential privacy (McMahan et al. 2018).
 
     Every round a cohort of clients trains the model on its own records; the server clips each
     update to norm S_t, sums, adds noise of standard deviation z · S_t to each coordinate, divides
@@ -43,31 +43,29 @@ class FederatedTraining(RoundSettings):
     and a client learning rate of 1 it is DP-SGD.
 
     Guarantees: every client's update is what it would compute alone, whatever the sizes of the
-        others' data; a planted canary adds exactly norm S_t; same ``rng``, same result on the same
-        device. An update that is not finite is left out, and counted.
+        others' data; a planted canary has exactly norm S_t; same ``rng``, same result on the same
+        device. An update that is not finite is skipped and counted.
     Assumes: the server is honest, and the divisor is known.
 
     Attributes:
         module: The torch model with its initial weights; it is copied.
         clients: (features, labels) of every client.
-        loss: ``loss(outputs, labels)``, one number per example, or a loss of torch that can be
-            told not to average.
+        loss: ``loss(outputs, labels)``, one number per example, or a loss of torch that has a
+            ``reduction``.
         rounds: T.
         cohort: Clients per round; on average, if that varies.
         noise_multiplier: z, in clipping norms.
         learning_rate: Learning rate of clients.
         participation: Who takes part when; ``EveryEpoch()`` by default.
-        noise: Whether noise is independent from round to round, or how not;
-            ``IndependentNoise()`` by default.
+        noise: How the noise of different rounds is correlated; ``IndependentNoise()`` by default.
         clip: The clipping norm, fixed or adaptive; ``FixedClip(1.0)`` by default.
         batch_size: Batch size of the clients.
         epochs: Passes of a client over its records in one round.
-        client_optimizer: What clients make their steps with, a new one in every round; ``SGD()`` by
-            default.
+        client_optimizer: Optimizer of the clients, a new one in every round; ``SGD()`` by default.
         server_rate: Learning rate of the server; with 1 and SGD the mean update is the step.
         server_optimizer: Optimizer of the server; ``SGD()`` by default.
         divisor: Number by which the sum is divided; the mean number of members by default, and
-            never the number that took part in fact, which is private.
+            never the actual number, which is private.
         at_once: Clients trained at once.
         device: ``"cpu"`` or ``"cuda"``.
 
@@ -108,11 +106,11 @@ class FederatedTraining(RoundSettings):
 
     @property
     def size(self) -> int:
-        """Return how many parameters are trained: the dimension of canaries, without buffers."""
+        """Return the number of trainable parameters, without buffers: the dimension of canaries."""
         return sum(part.numel() for part in self.module.parameters() if part.requires_grad)
 
     def fill_defaults(self) -> Self:
-        """Return the same settings with loss, noise and optimisers that were left out."""
+        """Return the same settings with defaults for a missing loss, noise and optimisers."""
         with needs("torch", extra="torch"):
             from epsilometer.networks.ensemble import cross_entropy
             from epsilometer.networks.optimizers import SGD
@@ -140,15 +138,16 @@ class FederatedTraining(RoundSettings):
 
         Args:
             rng: Where all randomness comes from.
-            canaries: Directions, the first of which take part.
-            planted: How many of them do; all by default. The others are only observed.
-            repetitions: Rounds of every planted canary, one in each of as many periods, beside the
-                cohort of clients; by default canaries are drawn like clients, and among them.
-            iterates: What an observer of all rounds sees of each: ``"updates"`` the noisy mean of
-                updates, ``"steps"`` how far the server went, which differs where it has an
-                optimiser with a memory; ``"none"`` does not look.
+            canaries: Directions, the first ``planted`` of which take part.
+            planted: Number of planted canaries; all by default. The others are only observed.
+            repetitions: Rounds of every planted canary, one in each of as many periods, in addition
+                to the cohort of clients; by default canaries are drawn like clients, and among
+                them.
+            iterates: View of an observer of all rounds: ``"updates"`` for the noisy mean of
+                updates, ``"steps"`` for the server's steps, which differ if its optimiser has
+                state; ``"none"`` skips it.
             visit: Called before every round with its number, its clipping norm and the weights,
-                which it must leave as they are.
+                which it must not change.
         """
         if iterates not in get_args(Iterates):
             raise InvalidArgument(
@@ -176,16 +175,16 @@ class FederatedTraining(RoundSettings):
     def epsilon(
         self, delta: float, *, canaries: int = 0, repetitions: int | None = None
     ) -> tuple[float, str]:
-        """Return what accounting says of one client who sees everything, and how it gets there.
+        """Return the accounted ε of one client against an observer of all rounds, and its method.
 
-        An upper bound on ε where neighbours differ by one client's updates being there or 0 (to
-        take a client out of shuffled cohorts would move all others too). Of Poisson cohorts it is
-        that of the Poisson accountant; else nothing is won by not knowing who takes part when, and
-        it is that of the Gaussian mechanism for as many rounds as a client can be in.
+        It is an upper bound on ε if neighbours differ by one client's updates being present or 0
+        (removing a client from shuffled cohorts would move all others). For Poisson cohorts it is
+        that of the Poisson accountant. Otherwise secret participation does not amplify, and it is
+        that of the Gaussian mechanism for the most rounds a client can be in.
 
         Args:
             delta: δ.
-            canaries: How many are planted.
+            canaries: Number of planted canaries.
             repetitions: As of :meth:`train`.
         """
         _validate.open_unit(delta=delta)
@@ -218,7 +217,7 @@ class FederatedTraining(RoundSettings):
         """Refuse clients, a module or cohorts that :meth:`train` would refuse.
 
         Args:
-            planted: How many canaries are to take part.
+            planted: Number of planted canaries.
             repetitions: As of :meth:`train`.
         """
         with needs("torch", extra="torch"):
@@ -234,7 +233,7 @@ class FederatedTraining(RoundSettings):
     def updates(self, weights: "Tensor", clients: IntArray, *, rng: np.random.Generator) -> Any:
         """Return the unclipped updates of some clients from given weights: ``(clients, size)``.
 
-        Sorted by how many steps they make, the longest first; ``rng`` draws their batches.
+        Clients are sorted by their number of steps, largest first; ``rng`` draws their batches.
         """
         with needs("torch", extra="torch"):
             from epsilometer.audits.federated.server import compute_updates
@@ -243,7 +242,7 @@ class FederatedTraining(RoundSettings):
     def _count_planted(
         self, canaries: Directions | None, planted: int | None, repetitions: int | None
     ) -> int:
-        """Return how many canaries take part, all checked."""
+        """Return the checked number of planted canaries."""
         if canaries is None:
             if planted or repetitions:
                 raise InvalidArgument("Expected canaries to plant, got none.")

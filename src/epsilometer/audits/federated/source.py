@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from epsilometer.audits.federated import tasks
 
 _DIGITS = "digits"
-_FOLDER = "EPSILOMETER_DATA"  # variable of the environment: the folder of datasets
+_FOLDER = "EPSILOMETER_DATA"  # environment variable: the folder of datasets
 _FILES = {"mnist-writers": "mnist.npz", "shakespeare": "shakespeare_roles.json.gz"}
 
 
 @dataclass(frozen=True)
 class FederatedTask:
-    """A model, and the clients that train it together: a task that ships with the project.
+    """Name a task that ships with the project: a model, and the clients that train it.
 
     Attributes:
         task: Handwritten digits split at random, MNIST by writer, or Shakespeare by role.
-        folder: Where the task's file lies; by default the folder that ``EPSILOMETER_DATA`` names.
-            The digits need none.
-        seed: Seed of the split, and of the first weights.
+        folder: Folder of the task's file; by default that in ``EPSILOMETER_DATA``. The digits need
+            none.
+        seed: Seed of the split, and of the initial weights.
 
     Example:
         >>> from epsilometer.audits.federated.source import FederatedTask
@@ -52,7 +52,7 @@ class FederatedTask:
         _validate.whole(0, seed=self.seed)
 
     def load(self) -> dict[str, Any]:
-        """Read the task: ``module``, ``loss``, ``clients``, ``test``, and settings that suit it."""
+        """Read the task: ``module``, ``loss``, ``clients``, ``test``, and suitable settings."""
         from epsilometer.audits.federated.rounds import FixedClip
         from epsilometer.networks.optimizers import SGD
 
@@ -86,7 +86,7 @@ class FederatedTask:
         return make(self._find_file(), rng=rng)
 
     def _find_file(self) -> Path:
-        """Return the task's file: in the folder, or else where the environment says."""
+        """Return the task's file: in the folder, or in the one that the environment names."""
         name = _FILES[self.task]
         known = os.environ.get(_FOLDER)
         if self.folder is not None and ((self.folder / name).exists() or not known):

@@ -1,4 +1,4 @@
-"""Bound what federated training leaks of a client, by one run with canaries among the clients."""
+"""Bound what federated training leaks about a client, by one run with canaries among clients."""
 
 import dataclasses
 import math
@@ -46,10 +46,10 @@ _KNOWS = {"known": ", and knows who took part", "hidden": "", "unseen": ""}
 
 @dataclass(frozen=True, eq=False)
 class Federated(FederatedTraining):
-    """Federated averaging with user-level differential privacy, and canaries among the clients.
+    """Audit federated averaging with user-level differential privacy by canaries among the clients.
 
-    It is trained once per number of repetitions. Each training is attacked by an adversary
-    who sees the final model, and by one who sees the model of every round.
+    It is trained once per number of repetitions. One adversary sees the final model of a training,
+    another the model of every round.
 
     Guarantee: that of ``Cosines``, for all views together; the same settings give the same audit,
         byte for byte on the same kind of device, however often the work was killed.
@@ -58,16 +58,16 @@ class Federated(FederatedTraining):
     Attributes:
         module: The torch model with its initial weights; it is copied.
         clients: (features, labels) of every client.
-        loss: ``loss(outputs, labels)``, one number per example, or a loss of torch that can be
-            told not to average; cross-entropy by default.
+        loss: ``loss(outputs, labels)``, one number per example, or a loss of torch that has a
+            ``reduction``; cross-entropy by default.
         rounds: T.
         cohort: Clients per round; on average, if that varies.
         noise_multiplier: z: noise of standard deviation z · S is added to a sum of updates whose
             norms are at most S.
         learning_rate: Learning rate of clients.
         participation: Who takes part when; ``federation.EveryEpoch()`` by default.
-        noise: Whether noise is independent from round to round, or how not;
-            ``federation.IndependentNoise()`` by default.
+        noise: How the noise of different rounds is correlated; ``federation.IndependentNoise()`` by
+            default.
         clip: The clipping norm S, fixed or adaptive; ``federation.FixedClip(1.0)`` by default.
         batch_size: Batch size of the clients.
         epochs: Passes of a client over its records in one round.
@@ -78,17 +78,18 @@ class Federated(FederatedTraining):
             round.
         at_once: Clients trained at once.
         device: ``"cpu"`` or ``"cuda"``.
-        canaries: How many are planted; as many more are never sent, and only observed.
-        repetitions: In how many rounds each canary takes part: one training per number. None:
+        canaries: Number of planted canaries; as many more are never sent, and only observed.
+        repetitions: Numbers of rounds in which each canary takes part: one training for each. None:
             canaries are drawn like clients, and among them.
         statistic: ``"moved"`` compares canaries with θ_T − θ_0, ``"model"`` with θ_T, as the paper
             does; initial weights are public in federated training.
         iterates: ``"updates"`` compares them with the noisy mean of each round, ``"steps"`` with
-            how far the server went, which is what a deployment sees.
+            the server's steps, as observed in a deployment.
         family: ``"hadamard"`` (quick) or ``"sphere"`` (the paper's).
-        test: (features, labels) on which final models are tested, to show that canaries do no harm.
+        test: (features, labels) for testing final models, to show that canaries do not harm
+            accuracy.
         title: What was audited, in words.
-        source: What brought module, clients and test, where a file names it.
+        source: Task that module, clients and test were read from, if any.
 
     Example:
         >>> import numpy as np, epsilometer as em
@@ -153,11 +154,11 @@ def run_audit(subject: Federated, request: Request) -> Audit:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FederatedJob:
-    """One training per number of repetitions.
+    """Execute one training per number of repetitions.
 
     Attributes:
         plan: Everything that determines the result.
-        subject: What is audited, defaults filled in.
+        subject: The audited settings, with defaults filled in.
         request: Claim, δ, seed, and confidence of all bounds together.
     """
 
@@ -167,7 +168,7 @@ class FederatedJob:
 
     @property
     def repetitions(self) -> tuple[int | None, ...]:
-        """Rounds of each planted canary, one entry per training; None: drawn like clients."""
+        """Rounds of each planted canary, one entry per training; None if drawn like clients."""
         return (None,) if self.subject.repetitions is None else self.subject.repetitions
 
     def unit(self, index: int) -> Arrays:
@@ -198,9 +199,9 @@ class FederatedJob:
         }
 
     def missing(self, index: int) -> Arrays:
-        """Score a failed run as if no planted canary had left a trace, and all others had."""
+        """Score a failed run against the attack: only unplanted canaries left a trace."""
         canaries = self.subject.canaries
-        # Even quantiles of the law of canaries that took no part.
+        # Evenly spaced quantiles of the distribution for canaries that took no part.
         even = cosine_quantile((np.arange(canaries) + 0.5) / canaries, self.subject.size)
         low: FloatArray = -np.abs(even)
         return {
@@ -217,7 +218,7 @@ class FederatedJob:
         return Unwatched()
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
-        """Return the audit: per training, who sees the final model and who sees all rounds."""
+        """Return the audit: findings for the final model and for all rounds of each training."""
         findings: list[EpsilonFinding] = []
         request = self.request
         if len(self.repetitions) > 1:  # all bounds together keep the confidence
@@ -250,7 +251,7 @@ class FederatedJob:
         )
 
     def _account(self, often: int | None) -> list[EpsilonEstimate]:
-        """Return what accounting says of a client who takes part as canaries do."""
+        """Return the accounted ε of a client who takes part as canaries do."""
         delta = self.request.known_delta
         epsilon, how = self.subject.epsilon(
             delta, canaries=self.subject.canaries, repetitions=often
@@ -297,12 +298,12 @@ def make_job(subject: Federated, request: Request) -> FederatedJob:
         units=len(often),
         inputs=inputs,
         loss=name_of(filled.loss),
-        # Their settings may be no JSON values, as an encoder of noise is none.
+        # Their settings may not be JSON values, such as an encoder of noise.
         participation=repr(filled.participation),
         noise=repr(filled.noise),
         clip=repr(filled.clip),
     )
-    # Without the engine and listeners, which workers could not be sent.
+    # Without the engine and listeners, which cannot be sent to workers.
     asked = Request(claim=claim, delta=delta, confidence=request.confidence, seed=request.seed)
     return FederatedJob(plan=plan, subject=filled, request=asked)
 
@@ -320,30 +321,31 @@ def measure_iterates(
     estimates: Sequence[EpsilonEstimate] = (),
     **counts: Any,
 ) -> tuple[EpsilonFinding, ...]:
-    """Return what is proved by who sees the final model, and by who sees that of every round.
+    """Return the findings for the final model, and for the models of every round.
 
-    The first compares canaries with θ_T − θ_0, since the weights a run begins with are public. The
-    second compares each canary with the sum of the rounds in which it took part, where that is
-    ``known``; else with the round that comes closest, by the law of the largest of all rounds.
-    After one round the two see the same, and only the first is there.
+    The first compares canaries with θ_T − θ_0, since the weights a run begins with are public. If
+    participation is ``known``, the second compares each canary with the sum of the rounds in which
+    it took part. Otherwise it uses the round with the largest cosine, and the distribution of that
+    maximum. After one round both views are the same, and only the first is returned.
 
     Guarantee: that of ``Cosines``, for both together.
-    Assumption: that of ``Cosines``. With ``hidden`` all canaries count, whether they were sampled
-        or not; with ``known`` only those that took part, and their rounds are not secret, so that
-        the claim must not rest on amplification by sampling or shuffling.
+    Assumption: that of ``Cosines``. With ``hidden`` all canaries count, sampled or not. With
+        ``known`` only those that took part count, and their rounds are public: the claim must not
+        rest on amplification by sampling or shuffling.
 
     Args:
-        summary: What was seen of the canaries.
+        summary: Observations of the canaries.
         request: Claim, δ, seed of resampling, and one-sided confidence of all bounds together.
         dimension: Dimension of their space.
-        participation: ``hidden``, ``known``, or ``unseen`` where no one counted who took part.
-        noise: ``"gaussian"`` if that of every round was found to be: then the mean of the cosines
-            decides too, in the view of all rounds whose participants are known.
-        single: Cosines of canaries with one reply of their own client each, for who sees replies.
+        participation: ``hidden``, ``known``, or ``unseen`` if participation was not counted.
+        noise: ``"gaussian"`` if every round's noise was found to be Gaussian: then the mean of the
+            cosines decides too, in the view of all rounds with known participants.
+        single: Cosines of canaries with one reply of their own client each, for an observer of
+            replies.
         subject: What was audited, in words.
         caveats: What a reader must know before quoting a bound.
-        estimates: Further ε by theory, after those of the cosines.
-        **counts: Units of work that were planned, used and failed, where there are any.
+        estimates: Further theoretical ε, listed after those of the cosines.
+        **counts: Units of work that were planned, used and failed, if there are any.
 
     Raises:
         InvalidArgument: No round moved the weights, or no canary took part.

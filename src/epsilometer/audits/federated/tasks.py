@@ -1,4 +1,4 @@
-"""Load federated tasks that come with the project: a model, and data split among people."""
+"""Load federated tasks that ship with the project: a model, and data split among people."""
 
 import gzip
 import json
@@ -21,23 +21,23 @@ from epsilometer.types import FloatArray, IntArray
 
 Client = tuple[NDArray[Any], NDArray[Any]]
 _LENGTH = 40  # characters of a window
-_MOST = 64  # windows of one role, so that no round waits for Hamlet
-_TESTED = 2000  # records the final model is tried on
+_MOST = 64  # windows per role, so that the largest role does not dominate a round's time
+_TESTED = 2000  # records the final model is tested on
 _LARGEST = 256 << 20  # bytes of all roles' lines
 _FEWER = "Give fewer of them."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FederatedTask:
-    """What is trained, on whose records, and how fast.
+    """Hold a model, its clients' records, and suitable settings.
 
     Attributes:
         name: Name of the task.
-        module: The model, with its first weights.
+        module: The model, with its initial weights.
         loss: Loss of outputs and labels.
         clients: (features, labels) of each.
-        test: Records of no one among them.
-        cohort: Members of a round that suit it.
+        test: Records that belong to no client.
+        cohort: Suitable number of clients per round.
         learning_rate: Learning rate of clients.
         batch_size: Batch size of the clients.
         clip: Norm to which updates are clipped.
@@ -66,8 +66,8 @@ def digits_by_chance(
     Args:
         features: Pixels from 0 to 16, ``(n, 64)``.
         labels: Their classes.
-        clients: How many share nine tenths of them; the rest is for testing.
-        rng: Who gets what, and the model's first weights.
+        clients: Number of clients, who share nine tenths of the images; the rest is for testing.
+        rng: Source of the split and of the model's initial weights.
     """
     order = rng.permutation(len(labels))
     _validate.whole(1, clients=clients)
@@ -91,11 +91,11 @@ def digits_by_chance(
 
 
 def digits_by_writer(file: Path | str, *, rng: np.random.Generator) -> FederatedTask:
-    """Return MNIST, each writer a client, with LeNet-5.
+    """Return MNIST with one client per writer, and LeNet-5.
 
     Args:
         file: ``mnist.npz`` with ``x_train``, ``y_train``, ``writer_train``, ``x_test``, ``y_test``;
-            or a part of it with ``x``, ``y`` and ``writer``, of which a tenth is for testing.
+            or a part of it with ``x``, ``y`` and ``writer``; a tenth of that is for testing.
         rng: The model's first weights.
     """
     images, labels, writers, test = _read_writers(Path(file))
@@ -116,7 +116,7 @@ def digits_by_writer(file: Path | str, *, rng: np.random.Generator) -> Federated
 
 
 class NextCharacter(nn.Module):
-    """A small LSTM that predicts every character of a text from those before it."""
+    """Predict every character of a text from those before it, with a small LSTM."""
 
     def __init__(self, characters: int, hidden: int = 64) -> None:
         super().__init__()
@@ -137,11 +137,11 @@ def at_every_place(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def shakespeare_by_role(file: Path | str, *, rng: np.random.Generator) -> FederatedTask:
-    """Return Shakespeare's roles, each a client, with an LSTM for the next character.
+    """Return Shakespeare's roles as clients, with an LSTM for the next character.
 
-    A role's lines are cut into windows of 40 characters, the last of which overlaps the one before
-    so that nothing is lost; of 64 windows at most, every tenth is for testing. Roles with less to
-    say than one window are left out.
+    A role's lines are cut into windows of 40 characters; the last overlaps the one before it, so
+    that nothing is lost. A role has at most 64 windows, and every tenth is for testing. Roles with
+    less text than one window are left out.
 
     Args:
         file: JSON, role to list of lines; gzipped.
@@ -174,7 +174,7 @@ def shakespeare_by_role(file: Path | str, *, rng: np.random.Generator) -> Federa
 
 
 def _build_seeded(build: Any, rng: np.random.Generator) -> nn.Module:
-    """Build a module whose first weights follow from ``rng``; torch's generator is left alone."""
+    """Build a module with initial weights drawn from ``rng``; torch's generator is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
         module: nn.Module = build()
@@ -205,7 +205,7 @@ def _read_writers(file: Path) -> tuple[FloatArray, IntArray, IntArray, Client]:
 
 
 def _check_arrays(file: Path, images: Any, labels: Any, writers: Any) -> None:
-    """Refuse images of another size, labels that are not digits, and other than one per record."""
+    """Refuse images of another size, labels that are not digits, and arrays of unequal length."""
     whole = labels.ndim == 1 and labels.size and images.shape == (labels.size, 28, 28)
     numbers = images.dtype.kind in "biuf" and labels.dtype.kind in "biu"
     if not whole or not numbers or writers.shape != labels.shape:
@@ -226,7 +226,7 @@ def _scale_pixels(images: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _read_roles(file: Path) -> list[str]:
-    """Return what each role says, of those who say a window's worth."""
+    """Return the text of each role that fills at least one window."""
     with wrap_decoder_errors(file, _FEWER):
         check_plain(file)
         with gzip.open(file, "rb") as opened:

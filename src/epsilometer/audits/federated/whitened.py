@@ -1,4 +1,4 @@
-"""Look for canaries in rounds whose noise is correlated: DP-FTRL, matrix factorisation."""
+"""Search for canaries in rounds with correlated noise: DP-FTRL, matrix factorisation."""
 
 from contextlib import suppress
 from typing import Any
@@ -13,23 +13,23 @@ from epsilometer.types import FloatArray, IntArray
 
 
 class WhitenedFilter:
-    r"""Compare canaries with what their rounds released, noise of all rounds made independent.
+    r"""Compare canaries with their rounds' releases, after whitening the noise of all rounds.
 
     Rounds release x = B z + signal, z independent noise. With C = B⁻¹, the rounds y = C x have
-    independent noise, and a canary of round t is in all later ones, by column t of C. So v = Σ a y
-    is the matched filter of a canary, a being the sum of its columns, and has all of what
-    accounting allows: a round after a canary takes away noise that covered it.
+    independent noise, and a canary of round t is in all later ones, by column t of C. So v = Σ a y,
+    where a is the sum of a canary's columns, is its matched filter and reaches the accounted ε: a
+    later round can cancel noise that covered the canary.
 
-    Guarantee: a depends on the declared noise and on the canary's rounds alone, so that the law of
-        the cosine of a canary that took no part is exact, also where noise is not as declared.
+    Guarantee: a depends only on the declared noise and the canary's rounds. So the distribution of
+        the cosine of a canary that took no part is exact, even if noise is not as declared.
 
     Args:
         count: How many canaries.
-        declared: The law of the noise.
-        memory: Bytes for vectors of rounds; where there are more, nothing is found.
+        declared: The declared distribution of the noise.
+        memory: Bytes for vectors of rounds; if they need more, all results are nan.
 
     Attributes:
-        full: Whether rounds were too many, for memory or for what is declared.
+        full: Whether there were too many rounds, for memory or for the declared noise.
 
     Example:
         >>> found = WhitenedFilter(1, Whitening.by_tree())
@@ -77,14 +77,14 @@ class WhitenedFilter:
 
 
 def make_whitened(count: int, noise: Any) -> WhitenedFilter | None:
-    """Return what looks for canaries in declared noise; None where it is independent, or unknown.
+    """Return the filter for the declared noise; None if that is independent or unknown.
 
     Args:
         count: How many canaries.
         noise: As declared to ``Whitening``.
     """
     if noise is not None:
-        with suppress(InvalidArgument, TypeError):  # of another's making, of unknown law
+        with suppress(InvalidArgument, TypeError):  # a custom noise of unknown distribution
             declared = Whitening(noise)
             if np.any(np.tril(declared.make_encoder(2), -1)):
                 return WhitenedFilter(count, declared)
@@ -94,17 +94,17 @@ def make_whitened(count: int, noise: Any) -> WhitenedFilter | None:
 def make_filter(
     count: int, *, noise: Any, rounds: int, dimension: int, memory: int
 ) -> MatchedFilter | WhitenedFilter:
-    """Return what looks for canaries: whitened where noise is correlated and rounds fit.
+    """Return the filter for canaries: whitened if noise is correlated and rounds fit.
 
     Args:
         count: How many canaries.
         noise: As declared to ``Whitening``.
         rounds: How many rounds there are.
         dimension: Dimension of their space.
-        memory: That of ``MatchedFilter``, where noise is independent.
+        memory: That of ``MatchedFilter``, if noise is independent.
     """
     if getattr(noise, "steady", False) and 4 * rounds * dimension <= KEPT:
-        with suppress(InvalidArgument, TypeError):  # of another's making, of unknown law
+        with suppress(InvalidArgument, TypeError):  # a custom noise of unknown distribution
             declared = Whitening(noise)
             declared.make_encoder(rounds)
             return WhitenedFilter(count, declared)

@@ -1,4 +1,4 @@
-"""Check the auditor itself: it must refute broken mechanisms and spare sound ones.
+"""Check the auditor itself: it must refute broken mechanisms and must not refute sound ones.
 
 The controls are mechanisms whose ε is known, some broken in the classic ways. Each releases
 something about a small dataset, with a target record and without it. The adversary knows everything
@@ -21,7 +21,7 @@ from epsilometer.stats.gaussians import gaussian_sigma
 from epsilometer.types import FloatArray
 
 RUNS = 100_000
-CONFIDENCE = 0.999  # so that three sound controls are all spared in 997 of 1,000 seeds
+CONFIDENCE = 0.999  # so that no sound control of three is refuted in 997 of 1,000 seeds
 EPSILON, DELTA = 1.0, 1e-5
 _DIMENSION = 8
 _OTHERS = 20
@@ -29,13 +29,13 @@ _OTHERS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """A mechanism with a claim, and whether the claim is true.
+    """Hold a mechanism with a claim, and whether the claim is true.
 
     Attributes:
         name: Its name.
         sound: Whether the claim holds.
-        claim: What is claimed of it.
-        play: (runs, rng) → scores of that many runs with the target and without it.
+        claim: Its claim.
+        play: ``play(runs, rng)`` returns scores of that many runs with the target and without it.
     """
 
     name: str
@@ -61,14 +61,14 @@ def make_controls() -> tuple[Control, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A control, and its audit."""
+    """Hold a control and its audit."""
 
     control: Control
     audit: Audit
 
     @property
     def right(self) -> bool:
-        """Whether the broken was refuted, or the sound was not."""
+        """Whether a broken control was refuted, or a sound one was not."""
         return (self.audit.verdict == judge.REFUTED) != self.control.sound
 
 
@@ -106,7 +106,7 @@ def _forget_clipping(runs: int, rng: np.random.Generator) -> Scores:
 
 
 def _score_sum(runs: int, rng: np.random.Generator, *, sigma: float, clip: float = 1.0) -> Scores:
-    """Release a clipped sum of vectors with noise; the score is its part along the target."""
+    """Release a noisy sum of clipped vectors; the score is its component along the target."""
     others = _clip_rows(rng.normal(size=(_OTHERS, _DIMENSION)), clip)
     target = _clip_rows(5.0 * np.ones((1, _DIMENSION)) / np.sqrt(_DIMENSION), clip)[0]
 
@@ -127,7 +127,7 @@ def _clip_rows(records: FloatArray, clip: float) -> FloatArray:
 
 
 def _respond_at_random(runs: int, rng: np.random.Generator) -> Scores:
-    """Release the true bit with probability e^ε/(1+e^ε), else the other: the score."""
+    """Release the true bit with probability e^ε/(1+e^ε), else the other; it is the score."""
     honest = 1 / (1 + np.exp(-EPSILON))
     inside, outside = rng.random((2, runs)) < honest
     return Scores(inside=inside.astype(float), outside=(~outside).astype(float))
@@ -139,7 +139,7 @@ def _count_with_laplace(runs: int, rng: np.random.Generator) -> Scores:
 
 
 def _repeat_seed(runs: int, rng: np.random.Generator) -> Scores:
-    """Release twice, before and after the target leaves, whose noise is drawn from one seed."""
+    """Release twice, before and after the target leaves, with noise from the same seed."""
     sigma = np.sqrt(2) * gaussian_sigma(EPSILON, DELTA)  # right for two independent draws
     noise = rng.normal(0.0, sigma, (2, runs))
     before_in, before_out = _OTHERS + 1 + noise[0], _OTHERS + noise[1]

@@ -44,8 +44,8 @@ from epsilometer.stats.score_finding import make_finding, measure_growth
 from epsilometer.stats.thresholds import AllRanks, Observed, Published
 from epsilometer.types import FloatArray
 
-_DRAWS = 6e8  # normal numbers that the game takes by default: some seconds
-_KEPT = 20_000_000  # plays whose scores are kept one by one; more are counted at thresholds
+_DRAWS = 6e8  # normal numbers that the game draws by default: some seconds
+_KEPT = 20_000_000  # trials whose scores are kept individually; more are counted at thresholds
 _THRESHOLDS = 400
 _ADVERSARY = (
     "sees the noisy sum of every step, knows all other records, and chose them to stand out"
@@ -54,15 +54,14 @@ _ADVERSARY = (
 
 @dataclass(frozen=True, eq=False)
 class ShuffledSGD:
-    """DP-SGD that shuffles its batches and is accounted as if it sampled by Poisson.
+    """Audit DP-SGD that shuffles its batches but is accounted as Poisson-sampled.
 
     The sampler's ε is computed, from below and from above, and part of it is proved by simulating
     the distinguishing game.
 
     Guarantee: the computed bound and the simulated one are lower bounds on the sampler's ε. The
         first holds by computation, the second with the confidence of the audit. The upper bound
-        holds
-        for all data, and is the smallest that is proved for the sampler: see
+        holds for all data, and is the smallest proved for the sampler: see
         ``accounting.shuffle_upper``.
     Assumption: epochs are sampled independently; a record's neighbour is the same record zeroed
         out. Claims are about the worst case, so what the strongest adversary achieves refutes them.
@@ -71,11 +70,11 @@ class ShuffledSGD:
         noise_multiplier: Standard deviation of the noise in units of the clipping norm.
         steps: Batches per epoch.
         epochs: Number of passes over all records.
-        sampler: How batches are really drawn, from :mod:`epsilometer.samplers`; ``Shuffle()`` by
+        sampler: How batches are actually drawn, from :mod:`epsilometer.samplers`; ``Shuffle()`` by
             default.
         batch_size: Needed for ``PartialShuffle`` and ``BatchThenShuffle``.
-        observations: Trials of the game, half with the record; by default what seconds allow. Above
-            20 million they are counted at thresholds fixed beforehand.
+        observations: Trials of the game, half with the record; by default, what takes seconds.
+            Above 20 million they are counted at thresholds fixed beforehand.
         device: Where trials are simulated: ``"cpu"`` or ``"cuda"``.
         title: What was audited, in words; by default sampler, steps, epochs and noise.
 
@@ -129,11 +128,11 @@ SUBJECTS = (ShuffledSGD,)
 
 
 def run_audit(subject: ShuffledSGD, request: Request) -> Audit:
-    """Compute what the sampler leaks, prove part of it by the game, and judge the claim by both."""
+    """Bound the sampler's ε by computation and by the game, and judge the claim by both."""
     delta = request.known_delta
     _validate.open_unit(delta=delta)
     claim = _fill_claim(request)
-    request = change(request, claim=claim)  # a plan has it whole, so that a replay has the same
+    request = change(request, claim=claim)  # stored in full, so that a replay uses it
     game = _make_game(subject, claim, delta=delta, confidence=request.confidence, seed=request.seed)
     if request.until is None:
         return Audit(
@@ -169,7 +168,7 @@ def run_audit(subject: ShuffledSGD, request: Request) -> Audit:
 
 @dataclass(frozen=True, kw_only=True)
 class _Game:
-    """The distinguishing game, and all that its finding is to say."""
+    """Hold the distinguishing game, and the contents of its finding."""
 
     mechanism: BatchedGaussian
     subject: str
@@ -182,7 +181,7 @@ class _Game:
     sampling: SamplerFinding
 
     def play(self, trials: int) -> EpsilonFinding:
-        """Run all trials; show the paper's own bound beside the valid one, marked as invalid."""
+        """Run all trials; add the paper's own bound to the valid one, marked as invalid."""
         rng = np.random.default_rng(self.seed)
         runs = trials // 2
         scores: Observed
@@ -218,7 +217,7 @@ class _Game:
         )
 
     def _thresholds(self) -> FloatArray:
-        """Fix thresholds before the game: over the losses of a small one with other numbers."""
+        """Fix thresholds before the game, from a small game with other random numbers."""
         stream = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(1,)))
         pilot = self.mechanism.play(20_000, stream)
         ends = np.concatenate([pilot.inside, pilot.outside])
@@ -228,12 +227,12 @@ class _Game:
 
 @dataclass(frozen=True, kw_only=True)
 class _WatchedGame(RunsJob):
-    """The game, watched: it ends when a rule says so."""
+    """Run the game until a stopping rule ends it."""
 
     game: _Game
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
-        """Return what was simulated and what was computed."""
+        """Return the audit: the simulated finding and the computed one."""
         (found,) = self.findings(units, done)
         found = replace(
             found,
@@ -263,7 +262,7 @@ def _fill_claim(request: Request) -> Claim | None:
 def _make_game(
     subject: ShuffledSGD, claim: Claim | None, *, delta: float, confidence: float, seed: int
 ) -> _Game:
-    """Compute all that can be known without playing, and return the game to play."""
+    """Compute everything that needs no trials, and return the game."""
     sampler = Shuffle() if subject.sampler is None else subject.sampler
     noise, steps, epochs = subject.noise_multiplier, subject.steps, subject.epochs
     mechanism = BatchedGaussian(
@@ -297,7 +296,7 @@ def _make_game(
         enough = sufficient_noise(**wanted, sampler=sampler, batch_size=subject.batch_size)
         remedies = _compare_samplers(sampler, enough, {**wanted, "near": noise})
     law = find_law(sampler, steps, subject.batch_size)
-    once = epochs == 1 and law == Law(steps=steps, absent=1)  # the published bound is for this law
+    once = epochs == 1 and law == Law(steps=steps, absent=1)  # as the published bound assumes
     return _Game(
         mechanism=mechanism,
         subject=subject.title or f"DP-SGD with {exact.subject}",
@@ -328,7 +327,7 @@ def _make_game(
 def _compare_samplers(
     sampler: Sampler, enough: float, wanted: Mapping[str, Any]
 ) -> tuple[SamplerNoise, ...]:
-    """List samplers by the noise that keeps the claim, the smallest first."""
+    """List samplers by the noise that satisfies the claim, the smallest first."""
     noises = {label_sampler(sampler): enough}
     for other in (BallsInBins(), Poisson()):
         if label_sampler(other) not in noises:
@@ -338,7 +337,7 @@ def _compare_samplers(
 
 
 def _describe_accounted(subject: ShuffledSGD, epsilon: float, delta: float) -> EpsilonEstimate:
-    """Return what accounting by Poisson sampling reports: the ε of another sampler."""
+    """Return the ε that Poisson accounting reports, which is that of another sampler."""
     return EpsilonEstimate(
         epsilon=epsilon,
         low=epsilon,
@@ -370,7 +369,7 @@ def _count_trials(subject: ShuffledSGD) -> int:
 
 
 def _curves(mechanism: BatchedGaussian) -> tuple[Curve, ...]:
-    """Return what Poisson accounting allows, and what the best attack reaches."""
+    """Return the trade-off curves of Poisson accounting and of the best attack."""
     fpr = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 140)])
     steps, epochs = mechanism.steps, mechanism.epochs
     poisson = pld.poisson_curve(

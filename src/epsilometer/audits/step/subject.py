@@ -32,12 +32,12 @@ from epsilometer.types import FloatArray
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a DP-SGD program, given as a function of a batch.
+    """Audit one step of a DP-SGD program, given as a function of a batch.
 
     The step is called many times on the same batch to measure its noise. It is called with the same
     randomness on neighbouring batches to measure what one record can change.
 
-    Guarantee: at most 1 right program in 1,000 is found violated.
+    Guarantee: at most 1 correct program in 1,000 is found violated.
     Assumption: ``step(batch, rng)`` returns the noisy *sum* of clipped contributions, before any
         division; it draws all randomness from ``rng``; noise has the same scale in every call.
 
@@ -49,9 +49,9 @@ class Step:
         noise_multiplier: σ, the standard deviation of the noise in units of C.
         steps: Calls with fresh randomness.
         records: Records that are replaced and removed.
-        steady: Whether the sum before noise is the same in every call on the same batch. None finds
-            out whether the step keeps state; if it does, only the scale of its noise is tested.
-        title: What it is, in words.
+        steady: Whether the sum before noise is the same in every call on the same batch. None
+            detects whether the step keeps state; if it does, only the scale of its noise is tested.
+        title: Name of the step, in words.
 
     Example:
         >>> import numpy as np
@@ -110,7 +110,7 @@ def run_audit(subject: Step, request: Request) -> Audit:
 
 
 def check_step(subject: Step, *, seed: int) -> ConformanceFinding:
-    """Return whether a step does what is accounted for. Same seed, same finding."""
+    """Check that a step does what is accounted for. Same seed, same finding."""
     probe, noise, replays = np.random.SeedSequence(seed).spawn(3)
     first = run_step(subject.step, subject.batch, probe)
     if first.error:
@@ -139,7 +139,7 @@ def check_step(subject: Step, *, seed: int) -> ConformanceFinding:
 def _watch_noise(
     subject: Step, noise: np.random.SeedSequence, probe: np.random.SeedSequence, *, lattice: float
 ) -> tuple[StepWatch, Replayed]:
-    """Watch calls with fresh randomness; return also what the probe releases after them.
+    """Test calls with fresh randomness; also return what the probe releases after them.
 
     The sum before noise is unknown, but the same: the residual of call t is its distance from the
     mean of those before it, times √(t/(t+1)). These are independent, and have the noise's scale
@@ -147,12 +147,12 @@ def _watch_noise(
     """
     step = copy_step(subject.step)
     accounted = subject.noise_multiplier * subject.clip_norm
-    # Rounding to a lattice h and the dither that undoes it add h²/12 each to the variance.
+    # Rounding to a lattice of spacing h and the dither that undoes it each add h²/12 of variance.
     unit = math.sqrt(accounted**2 + lattice**2 / 6)
     *seeds, dither = noise.spawn(subject.steps + 1)
     smooth = np.random.default_rng(dither)
     watch = StepWatch(steady=subject.steady is not False)
-    if lattice > accounted:  # what lies between two points of the lattice cannot be seen
+    if lattice > accounted:  # differences below the lattice spacing are invisible
         watch.distrust(f"released values are rounded to {lattice:.3g}, coarser than σC")
         return watch, run_step(step, subject.batch, probe)
     mean: list[FloatArray] = []
@@ -161,7 +161,7 @@ def _watch_noise(
         released = _call(step, subject, own)
         sketch = _sketch(released)
         ties = (0, 0)
-        # Rounding of what is released does no harm; of few values it could not be told.
+        # Rounding the release is harmless; with few values it could not be detected.
         if before is not None and lattice == 0 and sketch.size >= 8:
             ties = int(np.count_nonzero(sketch == before)), sketch.size
         before = sketch if before is None else None  # pairs that share no call

@@ -2,7 +2,7 @@
 
 Kinds of secrets, after Panda et al. (2025): random strings; tokens that are rare in the data; new
 tokens that no one else uses; tokens that a model finds unlikely after the prompt; and text like the
-data. Prompts come from a chain of words that is learned from texts like the data.
+data. Prompts come from a Markov chain of words, learned from texts like the data.
 """
 
 import inspect
@@ -23,27 +23,27 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Encode: TypeAlias = Callable[[str], list[int]]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _LENGTHS = {"random": 16, "rare": 1, "new": 1, "unlikely": 1, "typical": 12}
-_POOL = 4  # rare or unlikely tokens for each canary, from which it draws
+_POOL = 4  # rare or unlikely tokens that each canary draws from
 _WORDS = re.compile(r"\S+")
 
 
 class Canary(NamedTuple):
-    """A planted text: a prompt, and the secret after it, which alone is scored."""
+    """Hold a planted text: a prompt, and the secret after it; only the secret is scored."""
 
     prompt: str
     secret: str
 
     @property
     def text(self) -> str:
-        """What is trained on."""
+        """The text that is trained on."""
         return self.prompt + self.secret
 
 
 class Vocabulary(Protocol):
-    """What is asked of a tokenizer: the texts of its single tokens."""
+    """Define what canaries need of a tokenizer: the texts of its single tokens."""
 
     def list_tokens(self) -> list[str]:
-        """Return tokens that are one token again when their text is encoded."""
+        """Return tokens whose text is encoded as that one token."""
         ...
 
     def count_tokens(self, texts: Sequence[str]) -> Counter[str]:
@@ -52,7 +52,7 @@ class Vocabulary(Protocol):
 
 
 class Chooser(Protocol):
-    """A model that says which tokens it finds unlikely after a prompt."""
+    """Define a model that returns the tokens it finds unlikely after a prompt."""
 
     def find_unlikely(self, prompts: Sequence[str], count: int) -> list[list[str]]:
         """Return this many of the least likely next tokens of each prompt, least likely first."""
@@ -61,13 +61,13 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TextCanaries:
-    """Canaries of one kind that are to be planted in training texts.
+    """Describe canaries of one kind to plant in training texts.
 
     Guarantees: the same settings, texts and random stream give the same canaries.
-    Assumes: nothing; every kind gives a valid audit, some prove more than others.
+    Assumes: nothing; every kind gives a valid audit, but some prove more than others.
 
     Attributes:
-        count: How many are made; a coin decides which are planted.
+        count: Number of canaries; coin tosses decide which are planted.
         kind: ``random`` strings need nothing else. ``rare`` tokens need a tokenizer. ``new``
             tokens must be added to the vocabulary; Panda et al. (2025) find them strongest.
             ``unlikely`` tokens need the model before training. ``typical`` ones are texts like
@@ -75,8 +75,8 @@ class TextCanaries:
         prompt: Words before the secret.
         length: Length of the secret: letters of ``random``, words of ``typical``, tokens of the
             others. None for 16 letters, 12 words, 1 token.
-        repetitions: How often each planted canary is in the data. A claim about one record is
-            held to what all copies together show, so that copies prove less for each of them.
+        repetitions: How often each planted canary is in the data. All copies together are one
+            canary: by group privacy, they prove less about one record.
 
     Example:
         >>> import epsilometer as em
@@ -108,9 +108,9 @@ class TextCanaries:
 
 
 class WordChain:
-    """A chain of words: each is drawn after the one before, as often as the texts have it so.
+    """Draw words by a Markov chain with the transition frequencies of given texts.
 
-    Guarantees: every pair of words stands in some text; longer passages may too, by chance.
+    Guarantees: every pair of words occurs in some text; longer passages may too, by chance.
 
     Args:
         texts: Texts to learn from.
@@ -131,7 +131,7 @@ class WordChain:
             )
 
     def draw(self, words: int, rng: np.random.Generator) -> list[str]:
-        """Return this many words; where a text ended, another begins."""
+        """Return this many words; if a text ends, another begins."""
         drawn: list[str] = []
         while len(drawn) < words:
             choices = self._next.get(drawn[-1], self._first) if drawn else self._first
@@ -149,12 +149,12 @@ def make_canaries(
     model: Chooser | None = None,
     first: int = 0,
 ) -> list[Canary]:
-    """Make the canaries that were asked for.
+    """Make the requested canaries.
 
     Args:
-        wanted: How many, and of which kind.
-        chain: Makes prompts.
-        rng: What draws.
+        wanted: Their number and kind.
+        chain: Source of prompts.
+        rng: Source of randomness.
         texts: Texts of the dataset, in which ``rare`` tokens are counted.
         vocabulary: For ``rare``.
         model: For ``unlikely``.
@@ -217,7 +217,7 @@ def _find_rare(vocabulary: Vocabulary | None, texts: Sequence[str], most: int) -
 def _choose_unlikely(
     model: Chooser | None, prompts: Sequence[str], length: int, rng: np.random.Generator
 ) -> list[Canary]:
-    """Let every secret grow by a token that the model finds unlikely there."""
+    """Extend every secret by a token that the model finds unlikely there."""
     if model is None:
         raise InvalidArgument(
             "Expected the model before training for unlikely tokens, got none. Give model=, or "
@@ -235,14 +235,14 @@ def _choose_unlikely(
 
 
 def read_tokenizer(tokenizer: Any) -> "TokenizerVocabulary":
-    """Return a tokenizer as canaries need it: of transformers, of tokenizers, or a function."""
+    """Wrap a tokenizer of transformers or tokenizers, or a function, as canaries need it."""
     return (
         tokenizer if isinstance(tokenizer, TokenizerVocabulary) else TokenizerVocabulary(tokenizer)
     )
 
 
 class TokenizerVocabulary:
-    """A tokenizer of transformers or tokenizers, or any object with ``encode`` and ``decode``.
+    """Wrap a tokenizer of transformers or tokenizers, or any object with ``encode`` and ``decode``.
 
     Args:
         tokenizer: Has ``encode(text)`` that gives token ids, or an object with ``ids``;
@@ -270,7 +270,7 @@ class TokenizerVocabulary:
 
     @property
     def start(self) -> int | None:
-        """The token that begins a text, where there is one."""
+        """The token that begins a text, if there is one."""
         for name in ("bos_token_id", "eos_token_id"):
             if (found := getattr(self._tokenizer, name, None)) is not None:
                 return int(found)
@@ -295,7 +295,7 @@ class TokenizerVocabulary:
         return self._tokens
 
     def list_tokens(self) -> list[str]:
-        """Return tokens that are one token again when their text is encoded."""
+        """Return tokens whose text is encoded as that one token."""
         return list(self.texts_by_id().values())
 
     def count_tokens(self, texts: Sequence[str]) -> Counter[str]:

@@ -19,7 +19,7 @@ from epsilometer.audits.text.measuring import open_arrays
 from epsilometer.types import BoolArray, IntArray
 
 COUNTS = "counts.npz"
-_LEVEL = 1e-6  # chance that canaries of one copy each are taken for more
+_LEVEL = 1e-6  # probability that canaries of one copy each are mistaken for more
 _EXPECTED = 20  # sightings from which on their absence is worth a warning during training
 _STRIDE = 4  # of the lengths that are looked for: texts of about the same length share a pass
 _FACTOR, _FIRST, _SECOND = 0x1E3779B97F4A7C15, 0x3F84D5B5B5470917, 0x1B03738712FAD5C9
@@ -27,16 +27,17 @@ _FACTOR, _FIRST, _SECOND = 0x1E3779B97F4A7C15, 0x3F84D5B5B5470917, 0x1B03738712F
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CanaryCounts:
-    """How often each canary was in the batches of a training run, as the model got them.
+    """Count how often each canary was in the batches that the model received in training.
 
     Attributes:
         counts: Rows that held each canary, with a loss on all tokens of its secret; shape ``(n,)``.
-        rows: Rows of all batches.
-        joined: Rows that held several canaries.
-        records: Records of the training set; 0 where that is unknown.
-        unlabelled: Rows of unknown loss: labels were expected, and did not reach the model.
-        tokens: Digest of the tokens of all canaries; None where it is unknown.
-        whole: Whether batches were watched from the first on.
+        rows: Number of rows in all batches.
+        joined: Number of rows that held several canaries.
+        records: Number of records in the training set; 0 if unknown.
+        unlabelled: Number of rows of unknown loss: labels were expected, and did not reach the
+            model.
+        tokens: Digest of the tokens of all canaries; None if unknown.
+        whole: Whether batches were watched from the first one on.
         steps: Steps after which they were saved.
     """
 
@@ -51,18 +52,19 @@ class CanaryCounts:
 
     @property
     def trained(self) -> BoolArray | None:
-        """Which canaries were trained on; None where that is not known of all."""
+        """Which canaries were trained on; None if that is not known of all."""
         known = self.whole and self.rows and not self.unlabelled
         return self.counts > 0 if known else None
 
     def take(self, chosen: BoolArray, places: slice) -> "CanaryCounts":
-        """Return the counts of those of a group that are chosen."""
+        """Return the counts of the chosen canaries."""
         return replace(self, counts=self.counts[places][chosen[places]])
 
     def count_copies(self, declared: int) -> int:
-        """Return how many records each canary is: more than declared if seen more often.
+        """Return how many copies each canary counts as: more than declared if seen more often.
 
-        Guarantees: wrong with chance at most 1e-6 where records enter batches with equal chances.
+        Guarantees: too many with probability at most 1e-6 if records enter batches with equal
+            probability.
 
         Example:
             >>> CanaryCounts(counts=np.full(100, 6), rows=3_000, records=1_000).count_copies(1)
@@ -74,7 +76,7 @@ class CanaryCounts:
         return max(declared, math.ceil(seen / once - 0.1))
 
     def is_short(self, declared: int) -> bool:
-        """Tell whether canaries were seen less than half as often as was due by now."""
+        """Tell whether canaries were seen less than half as often as expected by now."""
         due = self._expect_once() * declared
         return due >= _EXPECTED and bool(self.counts.sum() < due / 2)
 
@@ -95,11 +97,11 @@ class CanaryCounts:
             )
 
     def _expect_once(self) -> float:
-        """Return how often the canaries would have been seen if each were one record."""
+        """Return how often the canaries would be seen if each were one record."""
         return self.rows / self.records * self.counts.size if self.records else 0.0
 
     def add(self, later: "CanaryCounts") -> "CanaryCounts":
-        """Return the counts of a run that went on."""
+        """Return these counts plus those of the resumed run."""
         return replace(
             later,
             counts=self.counts + later.counts,
@@ -110,14 +112,14 @@ class CanaryCounts:
         )
 
     def save(self, folder: Path) -> None:
-        """Write them beside the canaries, for their owner alone: they tell the coins."""
+        """Write the counts next to the canaries, for the owner only: they reveal coin tosses."""
         packed = io.BytesIO()
         np.savez(packed, **{name: each for name, each in vars(self).items() if each is not None})
         write_whole(folder / COUNTS, packed.getvalue())
 
 
 def load_counts(folder: Path) -> CanaryCounts | None:
-    """Read what ``CanaryCounts.save`` wrote; None where there is nothing."""
+    """Read what ``CanaryCounts.save`` wrote; None if there is nothing."""
     if not (folder / COUNTS).exists():
         return None
     with open_arrays(folder / COUNTS) as kept:
@@ -128,7 +130,7 @@ def load_counts(folder: Path) -> CanaryCounts | None:
 
 
 def digest_tokens(every: Sequence[Sequence[int]]) -> int:
-    """Return a digest of the tokens of some texts: 63 bits, for comparison alone.
+    """Return a 63-bit digest of the tokens of some texts, for comparison only.
 
     Example:
         >>> digest_tokens([[1, 2], [3]]) == digest_tokens([[1], [2, 3]])
@@ -139,24 +141,25 @@ def digest_tokens(every: Sequence[Sequence[int]]) -> int:
 
 
 class BatchWatch:
-    """Count canaries in the batches that a torch module is trained on, whatever made them.
+    """Count canaries in the batches that a torch module is trained on, whatever produced them.
 
-    A row holds a canary where it has the tokens of its text, but for the first few: those may
-    differ after other text. What is truncated, dropped or never drawn is not counted, nor where a
-    label masks a token of the secret.
+    A row holds a canary if it has the tokens of its text, except for the first few, which may
+    differ after other text. Canaries that are truncated, dropped or never drawn are not counted,
+    nor those with a masked label on a token of the secret.
 
     Guarantees: batches, weights and random streams stay as they are. Nothing waits for a GPU.
     Assumes: the module is called with token ids ``(rows, tokens)``, first or as ``input_ids``.
 
     Args:
-        module: What is called in training mode.
-        tokenizer: As of ``CausalModel``.
-        canaries: What is counted, planted or not.
-        records: Records of the training set, where that is known.
-        before: Counts of a run that goes on.
-        compiled: Whether ``torch.compile`` is applied to the module; else such batches are unknown.
-        labelled: Whether the module gets ``labels``, of which -100 has no loss. The loss of rows
-            without them is then unknown; else all tokens are taken to have one.
+        module: The module that is called in training mode.
+        tokenizer: Tokenizer, as for ``CausalModel``.
+        canaries: Canaries to count, planted or not.
+        records: Number of records in the training set, if known.
+        before: Counts of the run that is resumed.
+        compiled: Whether ``torch.compile`` is applied to the module; otherwise batches of a
+            compiled module are unknown.
+        labelled: Whether the module gets ``labels``, in which -100 has no loss. Then the loss of
+            rows without labels is unknown; otherwise all tokens are assumed to have a loss.
 
     Example:
         >>> import torch
@@ -230,7 +233,7 @@ class BatchWatch:
         usable = isinstance(ids, torch.Tensor) and ids.ndim == 2 and not ids.is_floating_point()
         if not (module.training and torch.is_grad_enabled() and usable):
             return
-        if torch.compiler.is_compiling():  # then nothing is known of the batches
+        if torch.compiler.is_compiling():  # then the batches are unknown
             return
         with torch.no_grad():
             self._count(ids.long(), named)
@@ -270,7 +273,7 @@ class BatchWatch:
         if starts is None and "cu_seq_lens_q" not in named:
             sums[-2] += ids.shape[0]
             sums[-1] += (last_start > first_end).sum()  # not of texts that overlap
-        else:  # several records in a row, which the model tells apart
+        else:  # several records in a row, which the model separates
             sums[-2] += ids.shape[0] if starts is None else (starts == 0).sum()
 
     def _fill_tables(self, every: Sequence[Sequence[int]], secrets: IntArray) -> None:
@@ -294,7 +297,7 @@ class BatchWatch:
         return self._torch.zeros(size, dtype=self._torch.long, device=device)
 
     def _hash(self, ids: Any, length: int) -> Any:
-        """Return a hash of every passage of this length, modulo 2⁶⁴: polynomials of mixed ids."""
+        """Return a hash of every passage of this length: polynomials of mixed ids modulo 2⁶⁴."""
         power, inverse = self._find_powers(ids.shape[1] + 1, ids.device)
         mixed = (ids + 1) * _FIRST
         mixed = (mixed ^ (mixed >> 31)) * _SECOND
@@ -313,6 +316,6 @@ class BatchWatch:
 
 
 def _choose_length(tokens: int) -> int:
-    """Return how many tokens of a text are looked for: without the first, in few lengths."""
+    """Return how many tokens of a text to search for: without the first, in few lengths."""
     usable = max(1, tokens - 1)
     return usable - usable % _STRIDE if usable >= _STRIDE else usable

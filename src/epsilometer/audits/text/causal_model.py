@@ -1,4 +1,4 @@
-"""Measure canaries on a causal language model of torch, whoever wrote it."""
+"""Measure canaries on any causal language model of torch."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -21,25 +21,25 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
 
 _MOST_TOKENS = 64  # of a completion
-_FIRST_TOKENS = 2  # of it, before it is compared; twice as many each time after that
+_FIRST_TOKENS = 2  # of it before it is compared; twice as many each further time
 
 
 class CausalModel:
-    """A language model in this process, with its tokenizer.
+    """Wrap a language model in this process and its tokenizer.
 
     Guarantees: weights, modes and random streams stay as they are. Probabilities are computed in
-        single precision, also of models in half precision.
+        single precision, even for models in half precision.
     Assumes: the module takes token ids ``(batch, length)`` and returns logits, or an object with
         ``logits``; position t sees no later token.
 
     Args:
-        module: A torch module: from transformers, PEFT, wrapped by Opacus, or your own. One with
-            ``generate``, as those of transformers have it, completes prompts by it; one that takes
-            ``logits_to_keep`` computes no others.
+        module: A torch module: from transformers, PEFT, wrapped by Opacus, or your own. Prompts are
+            completed by its ``generate``, if it has one as in transformers. If it takes
+            ``logits_to_keep``, only the logits needed are computed.
         tokenizer: With ``encode`` and ``decode``.
-        batch_size: Canaries that are measured at once, at most.
-        completions: Whether prompts are completed too, by which memorisation is measured; each up
-            to where it can no longer be near its secret.
+        batch_size: Largest number of canaries measured at once.
+        completions: Whether prompts are completed too, to measure memorisation; each until it can
+            no longer be near its secret.
 
     Example:
         >>> import torch
@@ -69,10 +69,10 @@ class CausalModel:
         self._ends = _list_ends(module)
 
     def measure(self, canaries: Sequence[Canary]) -> Measured:
-        """Return ln p and rank of all tokens of secrets, and completions of prompts.
+        """Return log-probability and rank of all tokens of secrets, and completions of prompts.
 
-        Canaries of about the same length are measured together, so that little is filled up, and
-        logits are computed at the places of secrets alone, where the module can do so.
+        Canaries of similar length are measured together, so that there is little padding. Logits
+        are computed only at the positions of secrets, if the module supports it.
         """
         rows = [self._split(canary) for canary in canaries]
         log_probs: list[FloatArray] = [np.zeros(0)] * len(rows)
@@ -121,7 +121,7 @@ class CausalModel:
         return shared, secret
 
     def _take_batches(self, places: Sequence[int], take: Callable[[Sequence[int]], None]) -> None:
-        """Go through all places, fewer at once from where the memory of a GPU does not suffice."""
+        """Yield batches of all positions; make them smaller if GPU memory runs out."""
         begun = 0
         while begun < len(places):
             part = places[begun : begun + self._batch_size]
@@ -135,9 +135,9 @@ class CausalModel:
                 begun += len(part)
 
     def _read(self, rows: Sequence[tuple[list[int], list[int]]]) -> tuple[NDArray[Any], ...]:
-        """Return ln p and rank of the tokens of all secrets, and the likeliest tokens there."""
+        """Return log-probability and rank of all secrets' tokens, and the likeliest tokens."""
         torch = self._torch
-        first = min(len(prompt) for prompt, _ in rows) - 1  # place that something is read from
+        first = min(len(prompt) for prompt, _ in rows) - 1  # position that is read
         logits = self._predict([prompt + secret[:-1] for prompt, secret in rows], first)
         at = [
             (place, len(prompt) - 1 + step - first, token)
@@ -155,9 +155,9 @@ class CausalModel:
         return tuple(each.cpu().numpy() for each in (found, rank, token))
 
     def _predict(self, rows: Sequence[list[int]], first: int) -> Any:
-        """Return logits, from a place on, of rows that are filled up on the right.
+        """Return logits, from a position on, of rows padded on the right.
 
-        Nothing sees what fills them up.
+        No token attends to the padding.
         """
         torch, longest = self._torch, max(map(len, rows))
         ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
@@ -175,10 +175,10 @@ class CausalModel:
             raise InvalidArgument(
                 f"Expected logits of {longest} tokens from the model, got {logits.shape[1]}."
             )
-        return logits[:, first - longest :]  # prompt tuning puts places of its own before them
+        return logits[:, first - longest :]  # prompt tuning prepends positions
 
     def _predict_next(self, rows: Sequence[list[int]]) -> Any:
-        """Return logits of what follows each row."""
+        """Return logits of the token after each row."""
         first = min(map(len, rows)) - 1
         logits = self._predict(rows, first)
         places = self._torch.arange(len(rows), device=logits.device)
@@ -201,11 +201,11 @@ class CausalModel:
         rows: Sequence[tuple[list[int], list[int]]],
         likeliest: Sequence[list[int]],
     ) -> tuple[str, ...]:
-        """Return what greedily follows each prompt, as long as its secret.
+        """Return the greedy completion of each prompt, as long as its secret.
 
-        Where a completion begins as the secret does, measuring the secret has shown its tokens, up
-        to the first that differs: only what follows that one is computed here. What can no longer
-        be near its secret ends there.
+        If a completion begins as the secret does, measuring the secret has yielded its tokens up to
+        the first that differs; only those after it are computed here. A completion ends when it can
+        no longer be near its secret.
         """
         said, wanted = [], []
         for (_, secret), whole in zip(rows, likeliest, strict=True):
@@ -235,7 +235,7 @@ class CausalModel:
         wanted: Sequence[int],
         going: Sequence[int],
     ) -> list[int]:
-        """Return the completions that have not ended, and may still be near their secrets."""
+        """Return the unfinished completions that may still be near their secrets."""
         left = [at for at in going if len(said[at]) < wanted[at]]
         most = bound_similarity(
             [canaries[at].secret for at in left], [self.tokenizer.decode(said[at]) for at in left]
@@ -243,14 +243,14 @@ class CausalModel:
         return [at for at, near in zip(left, most, strict=True) if near >= NEAR]
 
     def _generate(self, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
-        """Return this many likeliest tokens after each prompt, by the module's own ``generate``.
+        """Return this many greedy tokens after each prompt, by the module's own ``generate``.
 
-        It keeps what was computed of earlier tokens, so that a token costs one place, not all.
+        It caches earlier tokens, so a token costs one position, not all.
         """
         torch, longest = self._torch, max(map(len, prompts))
         ids = torch.zeros(len(prompts), longest, dtype=torch.long)
         mask = torch.zeros_like(ids)
-        for place, row in enumerate(prompts):  # filled up on the left: tokens follow on the right
+        for place, row in enumerate(prompts):  # padded on the left: tokens follow on the right
             ids[place, longest - len(row) :] = torch.tensor(row)
             mask[place, longest - len(row) :] = 1
         device = next(self._module.parameters()).device
@@ -268,7 +268,7 @@ class CausalModel:
         return [[int(token) for token in row] for row in found[:, longest:].tolist()]
 
     def _grow(self, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
-        """Return so many likeliest tokens after each prompt, of a module that only predicts."""
+        """Return this many greedy tokens after each prompt, for a module without ``generate``."""
         so_far = [list(prompt) for prompt in prompts]
         for _ in range(count):
             found = self._predict_next(so_far).argmax(1).tolist()
@@ -278,18 +278,18 @@ class CausalModel:
 
 
 def _list_ends(module: Any) -> list[int]:
-    """Return the tokens that end a text for ``generate``, which no completion has."""
+    """Return the end-of-text tokens of ``generate``, which completions must not have."""
     found = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
     return [] if found is None or not hasattr(module, "generate") else np.atleast_1d(found).tolist()
 
 
 def _takes(module: Any, name: str) -> bool:
-    """Tell whether a module, or what PEFT wraps, takes an argument of this name."""
+    """Tell whether a module, or the one that PEFT wraps, takes an argument of this name."""
     unwrap = getattr(module, "get_base_model", None)
     inner = unwrap() if callable(unwrap) else module
     return name in inspect.signature(inner.forward).parameters
 
 
 def _takes_mask(module: Any) -> bool:
-    """Tell whether a module, or what it wraps, is one of transformers, with named arguments."""
+    """Tell whether a module, or the one it wraps, is from transformers, with named arguments."""
     return getattr(module, "config", None) is not None

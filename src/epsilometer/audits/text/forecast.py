@@ -1,4 +1,4 @@
-"""Say before training which claims canaries can refute, and from which true ε on they will."""
+"""Forecast before training which claims canaries can refute, and at which true ε they will."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from epsilometer.core.words import number
 
 @dataclass(frozen=True, kw_only=True)
 class KindForecast:
-    """What canaries of one kind can refute.
+    """Forecast for canaries of one kind.
 
     Attributes:
         kind: Kind of the canaries.
-        count: How many.
+        count: Number of canaries.
         repetitions: Copies of each.
         reach: The largest claim that a perfect attack on them could refute.
-        power: The smallest true ε at which the claim is refuted 4 times in 5; infinite where it
-            is beyond reach, None without a claim.
+        power: The smallest true ε at which the claim is refuted 4 times in 5; infinite if it is
+            beyond reach, None without a claim.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class KindForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What an audit will be able to refute: known before training starts.
+    """Forecast of what an audit can refute, computed before training starts.
 
     Attributes:
         kinds: One entry per kind of canaries.
@@ -81,15 +81,15 @@ def forecast_audit(
     views: int,
     paired: bool,
 ) -> Forecast:
-    """Compute reach and power of an audit that has not begun.
+    """Compute reach and power of an audit before training.
 
     Args:
         wanted: Canaries, one entry per kind.
-        planted: How many of each the coins chose, as the audit will count them.
+        planted: Number of planted canaries of each kind, as the audit will count them.
         claim: What is claimed, if anything.
         delta: δ.
         confidence: Confidence of all bounds together.
-        views: Scores of each kind.
+        views: Number of scores of each kind.
         paired: Whether canaries are twins.
     """
     _validate.open_unit(confidence=confidence)

@@ -1,4 +1,4 @@
-"""Measure what a model says of canaries, and turn that into attack scores.
+"""Measure a model's predictions of canaries, and turn them into attack scores.
 
 A score is higher for canaries that look trained on. Each is computed from the tokens of the secret
 alone, given the prompt.
@@ -23,21 +23,21 @@ from epsilometer.errors import InvalidArgument, UnreadableFile
 from epsilometer.types import FloatArray, IntArray
 
 MEASUREMENTS = "measurements.npz"
-NEAR = 0.8  # of letters, from which on a completion is near
+NEAR = 0.8  # similarity of letters from which on a completion is near
 _LARGEST = 1 << 30
-_CUT = re.compile("\ufffd{1,3}$")  # bytes of a letter that may yet be completed
+_CUT = re.compile("\ufffd{1,3}$")  # bytes of an incomplete character
 _LEAST_LIKELY = 0.2  # share of tokens that min-k takes (Shi et al. 2024)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Measured:
-    """What a model says of every canary: tokens one by one, and what it completes prompts to.
+    """Hold a model's predictions for every canary: its tokens, and completions of prompts.
 
     Attributes:
-        log_probs: For each canary, ln p of the tokens of its secret; empty where a model does not
-            give them.
-        ranks: For each, how many tokens are likelier than the right one; empty likewise.
-        completions: For each, the text that follows its prompt; empty likewise.
+        log_probs: Log-probabilities of the tokens of each canary's secret; empty if the model does
+            not return them.
+        ranks: For each of these tokens, how many tokens are likelier; may also be empty.
+        completions: The text that follows each prompt; may also be empty.
     """
 
     log_probs: tuple[FloatArray, ...] = ()
@@ -61,14 +61,14 @@ Score: TypeAlias = Callable[[Measured, Measured | None, Sequence[Canary]], Float
 def score_loss(
     model: Measured, reference: Measured | None, canaries: Sequence[Canary]
 ) -> FloatArray:
-    """Score by the mean ln p of the secret: minus its loss (Yeom et al. 2018)."""
+    """Score by the mean log-probability of the secret: minus its loss (Yeom et al. 2018)."""
     return _average("loss", model.log_probs)
 
 
 def score_against_reference(
     model: Measured, reference: Measured | None, canaries: Sequence[Canary]
 ) -> FloatArray:
-    """Score by how much likelier the secret is than to the model before training, or another."""
+    """Score by the mean log-likelihood ratio of the secret, to a reference model."""
     if reference is None:
         raise InvalidArgument(
             "Expected a reference model for the score 'reference', got none. Give reference=, the "
@@ -82,7 +82,7 @@ def score_against_reference(
 def score_rank(
     model: Measured, reference: Measured | None, canaries: Sequence[Canary]
 ) -> FloatArray:
-    """Score by the rank of the right tokens among all: minus the mean ln(1 + rank)."""
+    """Score by the ranks of the secret's tokens: minus the mean ln(1 + rank)."""
     return _average("rank", tuple(-np.log1p(ranks) for ranks in model.ranks))
 
 
@@ -99,7 +99,7 @@ def score_least_likely(
 def score_completion(
     model: Measured, reference: Measured | None, canaries: Sequence[Canary]
 ) -> FloatArray:
-    """Score by how much of the secret a completion of the prompt repeats: for text alone."""
+    """Score by how much of the secret the prompt's completion repeats; needs only text."""
     if not model.completions:
         raise InvalidArgument("Expected completions for the score 'completion', got none.")
     return compare_texts([canary.secret for canary in canaries], model.completions)
@@ -120,7 +120,7 @@ SCORES: Registry[Score] = Registry(
 def choose_scores(
     names: Sequence[str] | None, model: Measured, reference: Measured | None
 ) -> tuple[str, ...]:
-    """Return the scores that were asked for; by default the one that usually proves most."""
+    """Return the requested scores; by default the one that usually proves most."""
     if names is None:
         if not model.log_probs:
             return ("completion",)
@@ -134,7 +134,7 @@ def choose_scores(
 
 
 def compare_texts(secrets: Sequence[str], said: Sequence[str]) -> FloatArray:
-    """Return how near the beginning of each text is to its secret: 1 where it is the secret.
+    """Return the similarity of each text's beginning to its secret: 1 if they are equal.
 
     One minus the edit distance of letters over the length of the secret, at least 0.
 
@@ -148,7 +148,7 @@ def compare_texts(secrets: Sequence[str], said: Sequence[str]) -> FloatArray:
 
 
 def bound_similarity(secrets: Sequence[str], said: Sequence[str]) -> FloatArray:
-    """Return how near to its secret a text can be at most that begins as each of these does.
+    """Return the largest similarity to its secret of any text with each of these beginnings.
 
     Example:
         >>> bound_similarity(["abcd", "abcd"], ["a", "xy"])
@@ -161,9 +161,9 @@ def bound_similarity(secrets: Sequence[str], said: Sequence[str]) -> FloatArray:
 
 
 def _measure_distances(secrets: Sequence[str], said: Sequence[str]) -> tuple[IntArray, IntArray]:
-    """Return lengths of secrets, and the edit distance of each text to every start of its secret.
+    """Return lengths of secrets, and edit distances of each text to all prefixes of its secret.
 
-    Columns of the second are lengths of starts. Of a text, as many letters count as a secret has.
+    Columns of the second are lengths of prefixes. Texts are cut to the length of their secret.
     """
     wanted = [each.strip() for each in secrets]
     found = [text.lstrip()[: len(secret)] for secret, text in zip(wanted, said, strict=True)]
@@ -182,7 +182,7 @@ def _measure_distances(secrets: Sequence[str], said: Sequence[str]) -> tuple[Int
 
 
 def _list_letters(texts: Sequence[str]) -> IntArray:
-    """Return the letters of texts as one table; -1 where a text has ended."""
+    """Return the letters of texts as one table; -1 after the end of a text."""
     table = np.full((len(texts), max(map(len, texts), default=0)), -1, np.int64)
     for row, text in zip(table, texts, strict=True):
         row[: len(text)] = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)
@@ -190,7 +190,7 @@ def _list_letters(texts: Sequence[str]) -> IntArray:
 
 
 def _average(name: str, tokens: tuple[FloatArray, ...]) -> FloatArray:
-    """Return the mean over tokens; what is not a number was not learned, and scores lowest."""
+    """Return the mean over tokens; a nan counts as not learned, and scores lowest."""
     if not tokens:
         raise InvalidArgument(
             f"Expected a model that gives log-probabilities for the score {name!r}, got text "
@@ -201,7 +201,7 @@ def _average(name: str, tokens: tuple[FloatArray, ...]) -> FloatArray:
 
 
 def save_measured(folder: Path, **named: Measured | None) -> None:
-    """Write measurements of models beside the canaries, for their owner alone."""
+    """Write measurements of models next to the canaries, readable by the owner only."""
     arrays: dict[str, Any] = {}
     for name, each in named.items():
         if each is None:
@@ -219,7 +219,7 @@ def save_measured(folder: Path, **named: Measured | None) -> None:
 
 
 def load_measured(folder: Path, name: str) -> Measured | None:
-    """Read measurements of a model; None where there are none of this name."""
+    """Read measurements of a model; None if there are none of this name."""
     parts: dict[str, Any] = {}
     with open_arrays(folder / MEASUREMENTS) as kept:
         for part in ("log_probs", "ranks"):
@@ -233,7 +233,7 @@ def load_measured(folder: Path, name: str) -> Measured | None:
 
 @contextmanager
 def open_arrays(path: Path) -> Iterator[Any]:
-    """Open what was kept beside canaries, and explain what is missing or damaged."""
+    """Open arrays that are stored next to canaries; explain missing or damaged files."""
     try:
         with np.load(io.BytesIO(read_plain(path, largest=_LARGEST)), allow_pickle=False) as kept:
             yield kept

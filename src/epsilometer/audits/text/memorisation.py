@@ -1,4 +1,4 @@
-"""Measure memorisation of planted texts: extraction to the letter, nearly, and exposure."""
+"""Measure memorisation of planted texts: exact and near extraction, and exposure."""
 
 from collections.abc import Sequence
 
@@ -21,18 +21,18 @@ def measure_memorisation(
     confidence: float,
     named: str,
 ) -> MemorisationFinding | None:
-    """Return what a model memorised; None where it completes no prompts.
+    """Return the memorisation finding of a model; None if it completes no prompts.
 
-    Guarantees: each pair of limits holds the truth of the law that canaries were drawn from with
+    Guarantees: each interval covers the value for the canaries' distribution with probability
         ``confidence``. Held-out canaries show how much is guessed.
 
     Args:
-        measured: What the model says of the canaries.
+        measured: The model's predictions of the canaries.
         canaries: Planted or not.
         included: Which are planted.
-        scores: Scores by which held-out canaries are ranked; None where only text is known.
-        confidence: Two-sided.
-        named: The canaries in words.
+        scores: Scores by which held-out canaries are ranked; None if only text is known.
+        confidence: Two-sided confidence.
+        named: Description of the canaries.
     """
     if not measured.completions or not included.any():
         return None
@@ -94,6 +94,6 @@ def _limit_median(
     place = int(scipy.stats.binom.ppf((1 - confidence) / 2, ordered.size, 0.5))
     below = max(place - 1, 0)
     middle = float(np.median(ordered))
-    if place < 1:  # too few for a limit within what was seen
+    if place < 1:  # too few for a limit within the observed range
         return middle, 0.0, most
     return middle, float(ordered[below]), float(ordered[ordered.size - 1 - below])

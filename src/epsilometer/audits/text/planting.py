@@ -1,4 +1,4 @@
-"""Plant canaries in a dataset of texts by coins, and keep coins and texts private."""
+"""Plant canaries in a dataset of texts by coin tosses, and keep tosses and texts private."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,24 +32,24 @@ DESIGNS: tuple[Design, ...] = ("coins", "paired")
 CANARIES = "canaries.json"
 _FORMAT = 1
 _LARGEST = 1 << 28  # bytes of a file of canaries
-_ENOUGH = 20_000  # texts that a chain of words is learned from
+_ENOUGH = 20_000  # texts that the Markov chain of words is learned from
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlantedTexts:
-    """Canaries, and which of them are in the data: the secret of an audit.
+    """Hold canaries, and which of them are in the data: the secret of an audit.
 
-    Guarantees: printing it shows no text and no coin. Whoever trains sees ``dataset`` alone.
+    Guarantees: its ``repr`` shows no text and no coin toss. Training needs only ``dataset``.
 
     Attributes:
-        dataset: The data with the planted canaries, in the form that was given; None where it was
+        dataset: The data with the planted canaries, in the form that was given; None if this was
             read from a folder.
-        wanted: What was asked for, one entry per kind.
+        wanted: The requested canaries, one entry per kind.
         canaries: All of them, planted or not.
         included: Which are planted, shape ``(n,)``. With ``paired``, canary 2i + 1 is the held-out
             twin of 2i or the other way round.
-        design: ``coins`` or ``paired``, as of ``Scores``.
-        folder: Where they are kept; None where nowhere.
+        design: ``coins`` or ``paired``, see ``Scores``.
+        folder: The private folder they are stored in; None if they are not stored.
     """
 
     dataset: Any = field(repr=False)
@@ -61,7 +61,7 @@ class PlantedTexts:
 
     @property
     def groups(self) -> tuple[tuple[TextCanaries, slice], ...]:
-        """What was asked for, each with the places of its canaries."""
+        """Each requested kind with the indices of its canaries."""
         starts = np.cumsum([0, *(each.count for each in self.wanted)]).tolist()
         return tuple(
             (each, slice(start, start + each.count))
@@ -72,7 +72,8 @@ class PlantedTexts:
     def new_tokens(self) -> tuple[str, ...]:
         """Tokens that the tokenizer must get before training: ``tokenizer.add_tokens(…)``.
 
-        They are all of them, planted or not, in order: so they tell nothing of the coins.
+        They include all canaries, planted or not, in order, and so reveal nothing of the coin
+        tosses.
         """
         return tuple(
             f"{part}>"
@@ -90,15 +91,15 @@ class PlantedTexts:
         confidence: float = DEFAULT_CONFIDENCE,
         views: int = 1,
     ) -> Forecast:
-        """Say before training what the audit will be able to refute.
+        """Forecast before training what the audit can refute.
 
         Reach and power are those of the audit itself, if planted texts are trained on as declared.
 
         Args:
-            claim: The claimed ε, whose power is computed.
-            delta: δ, where there is no ``Claim``.
+            claim: The claimed ε, for which power is computed.
+            delta: δ, if there is no ``Claim``.
             confidence: Confidence of the audit.
-            views: Scores of each kind, which share the confidence.
+            views: Number of scores of each kind, which share the confidence.
 
         Example:
             >>> import epsilometer as em
@@ -122,7 +123,7 @@ class PlantedTexts:
         )
 
     def save(self, folder: str | Path) -> Path:
-        """Write texts and coins into a private folder: 0700, its file 0600."""
+        """Write texts and coin tosses into a private folder: mode 0700, its file 0600."""
         home = Path(folder)
         make_private_folder(home)
         home.chmod(0o700)
@@ -137,9 +138,9 @@ class PlantedTexts:
             "included": np.flatnonzero(self.included).tolist(),
         }
         content, path = json.dumps(plain).encode("ascii"), home / CANARIES
-        with FileLock(home / "lock", mode=OWNER_FILE):  # every process of a run plants the same
+        with FileLock(home / "lock", mode=OWNER_FILE):  # all processes of a run plant alike
             if not path.exists() or read_plain(path, largest=_LARGEST) != content:
-                for name in (MEASUREMENTS, COUNTS):  # of other canaries, they would clear any claim
+                for name in (MEASUREMENTS, COUNTS):  # if of other canaries, they clear any claim
                     (home / name).unlink(missing_ok=True)
             write_whole(path, content)
         return home
@@ -158,24 +159,24 @@ def plant_texts(
     seed: int = 0,
     out: str | Path | None = None,
 ) -> PlantedTexts:
-    """Plant canaries in training texts, each by its own fair coin.
+    """Plant canaries in training texts, each by a fair coin toss.
 
-    Guarantees: coins depend on ``seed`` alone. Canaries stand at random places among the records,
-        which keep their order. Nothing is printed; ``out`` is for its owner alone.
-    Assumes: training uses the returned dataset, and nothing else tells who is in.
+    Guarantees: coin tosses depend on ``seed`` alone. Canaries are inserted at random places among
+        the records, which keep their order. Nothing is printed; only its owner can read ``out``.
+    Assumes: training uses the returned dataset, and depends on the coin tosses in no other way.
 
     Args:
         dataset: A list of texts, a ``datasets.Dataset``, or a map-style dataset of torch.
-        canaries: What to plant; several kinds at once, where they are to be compared.
-        design: ``coins``: every canary by its own coin. ``paired``: canaries come as twins, of
-            which one is planted and the other is held out.
-        like: Texts that prompts are made like; those of the dataset by default.
+        canaries: What to plant; several kinds at once to compare them.
+        design: ``coins``: one coin toss per canary. ``paired``: of every pair of twins, one is
+            planted and the other is held out.
+        like: Texts that prompts imitate; those of the dataset by default.
         column: Column of a ``datasets.Dataset``, or of records that are dictionaries.
-        make_row: From a text to a record of the dataset, where a record is more than a text.
+        make_row: Function from a text to a record of the dataset, if records are more than texts.
         tokenizer: For ``rare`` tokens: of transformers or tokenizers.
-        model: For ``unlikely`` tokens: a ``CausalModel`` before training.
-        seed: Seed of coins, texts and places.
-        out: Private folder for texts and coins, so that another process can audit.
+        model: For ``unlikely`` tokens: a ``CausalModel`` of the model before training.
+        seed: Seed of coin tosses, texts and places.
+        out: Private folder for texts and coin tosses, so that another process can audit.
 
     Example:
         >>> import epsilometer as em
@@ -219,10 +220,10 @@ def plant_texts(
 
 
 def load_planted(folder: str | Path) -> PlantedTexts:
-    """Read canaries and coins that :func:`plant_texts` wrote.
+    """Read the canaries and coin tosses that :func:`plant_texts` wrote.
 
     Raises:
-        UnreadableFile: The folder has none, or they are damaged.
+        UnreadableFile: The folder has no canaries, or they are damaged.
 
     Example:
         >>> import tempfile
@@ -303,7 +304,7 @@ def _toss_coins(count: int, design: Design, rng: np.random.Generator) -> NDArray
 
 
 class _Records:
-    """A dataset of any form: its texts, and how records are put in."""
+    """Access the texts of a dataset of any form, and insert records."""
 
     def __init__(self, dataset: Any, column: str, make_row: Callable[[str], Any] | None) -> None:
         if hasattr(dataset, "__iter__") and not hasattr(dataset, "__len__"):
@@ -326,7 +327,7 @@ class _Records:
 
     @property
     def texts(self) -> list[str]:
-        """The texts of the records, as many as a chain needs."""
+        """The texts of the first records, as many as the Markov chain needs."""
         if self._columns is not None and self._column in self._columns:
             return [str(text) for text in self._dataset[: len(self._dataset)][self._column]]
         found = []
@@ -365,19 +366,19 @@ class _Records:
         return {self._column: text} if dictionary else text
 
     def _insert_rows(self, rows: list[Any], order: NDArray[np.int64]) -> Any:
-        # The dataset's own package: this one does not depend on it.
+        # from the dataset's own package, on which this one does not depend
         library = import_module(type(self._dataset).__module__.partition(".")[0])
         added = type(self._dataset).from_list(rows, features=self._dataset.features)
         return library.concatenate_datasets([self._dataset, added]).select(order)
 
 
 class PlantedDataset:
-    """A map-style dataset with canaries at random places among its records.
+    """Insert canaries at random places among the records of a map-style dataset.
 
     Args:
         dataset: The records.
         rows: The canaries, as records.
-        order: For each place, a record, or beyond all records a canary.
+        order: For each place, the index of a record, or beyond those, of a canary.
     """
 
     def __init__(self, dataset: Any, rows: list[Any], order: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Audit a language model by canaries that were planted in its training texts."""
+"""Audit a language model by canaries planted in its training texts."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import KW_ONLY, dataclass, field
@@ -35,8 +35,8 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.files.readers import hash_file
 from epsilometer.types import BoolArray, FloatArray
 
-_TRAINED = 1e-4  # chance that a reference which was not trained on the canaries seems to be
-_UNCHANGED = 1e-4  # of ln p, which two computations of the same model may differ by
+_TRAINED = 1e-4  # probability that a reference seems trained on the canaries though it was not
+_UNCHANGED = 1e-4  # difference of log-probabilities between two computations of the same model
 _WORDS = {
     "loss": "the loss of its text",
     "reference": "its loss against a reference model",
@@ -48,16 +48,16 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class TextRun:
-    """A private folder of canaries with what was measured of them: what a result names.
+    """Name a private folder of canaries and their measurements: the source of a result.
 
     Attributes:
-        folder: Where ``plant_texts(out=…)`` wrote, and an audit of the model after it.
+        folder: Where ``plant_texts(out=…)`` wrote, and later an audit of the model.
     """
 
     folder: Path
 
     def load(self) -> dict[str, Any]:
-        """Read canaries, coins and measurements."""
+        """Read canaries, coin tosses and measurements."""
         model = load_measured(self.folder, "model")
         return {
             "model": Measured() if model is None else model,
@@ -75,27 +75,28 @@ class TextRun:
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A language model that was trained on texts with planted canaries.
+    """Audit a language model that was trained on texts with planted canaries.
 
     Guarantee: all bounds together exceed the true ε of one record in at most ``1 - confidence`` of
         audits, whatever the model. Several scores and kinds share the confidence.
-    Assumption: training used the planted dataset, and nothing else of it depends on the coins.
+    Assumption: training used the planted dataset, and depends on the coin tosses in no other way.
 
     Attributes:
         model: Has ``measure(canaries)``: a ``CausalModel`` with its tokenizer, a ``TextService``
             behind an address, or ``Measured``.
         planted: What ``plant_texts`` returned, or ``load_planted`` read.
-        reference: The same of the model before training, or of another; for ``reference``.
-        counts: How often each canary was in the batches of training, as a ``BatchWatch`` counts
-            them; None where nobody did. Canaries that were in none do not count for the reach.
-        trained: Whether you vouch that all planted texts were trained on as whole texts, where
-            ``counts`` does not tell. Without either, no claim is cleared.
+        reference: The model before training, or another, in the same form; for the score
+            ``reference``.
+        counts: How often each canary was in the training batches, as counted by a ``BatchWatch``;
+            None if not counted. Canaries that were in none do not count towards the reach.
+        trained: Whether you vouch that all planted texts were trained on as whole texts, if
+            ``counts`` is not given. Without either, no claim is cleared.
         scores: Among ``loss``, ``reference``, ``rank``, ``min-k`` and ``completion``. By default
-            ``reference`` where there is one, else ``loss``, else ``completion``.
+            ``reference`` if there is one, else ``loss``, else ``completion``.
         memorisation: Whether extraction and exposure are measured too.
         title: What was audited, in words.
         adversary: What the adversary sees, in words.
-        source: The private folder it was read from, where it was.
+        source: The private folder it was read from, if any.
 
     Example:
         >>> import numpy as np
@@ -148,7 +149,7 @@ SUBJECTS = (LanguageModel,)
 
 
 def run_audit(subject: LanguageModel, request: Request) -> Audit:
-    """Measure the canaries on the model, and judge the claim by what the scores prove."""
+    """Measure the canaries on the model, and judge the claim by the bounds from their scores."""
     planted = subject.planted
     _refuse_other_tokens(subject)
     model, reference = measure_models(subject)
@@ -169,7 +170,7 @@ def run_audit(subject: LanguageModel, request: Request) -> Audit:
 
 
 def measure_models(subject: LanguageModel) -> tuple[Measured, Measured | None]:
-    """Measure the model and its reference; keep both beside the canaries, where these are kept."""
+    """Measure the model and its reference; store both next to the canaries if those are stored."""
     canaries = subject.planted.canaries
     model = subject.model.measure(canaries)
     reference = None if subject.reference is None else subject.reference.measure(canaries)
@@ -180,7 +181,7 @@ def measure_models(subject: LanguageModel) -> tuple[Measured, Measured | None]:
 
 
 def _refuse_other_tokens(subject: LanguageModel) -> None:
-    """Refuse to measure canaries as other tokens than those that were counted in training."""
+    """Refuse a tokenizer that splits canaries differently than the one counted in training."""
     tokenizer = getattr(subject.model, "tokenizer", None)
     if subject.counts is None or tokenizer is None or subject.counts.tokens is None:
         return
@@ -201,7 +202,7 @@ def list_findings(
     claim: Claim | None,
     computed: dict[str, FloatArray],
 ) -> Iterator[Finding]:
-    """Return a view for each kind of canaries and each score, and what was memorised."""
+    """Return a finding per kind of canaries and score, and those on memorisation."""
     planted: PlantedTexts = subject.planted
     views = len(computed) * len(planted.groups)
     counts: CanaryCounts | None = subject.counts
@@ -256,7 +257,7 @@ def list_findings(
 def split_scores(
     planted: PlantedTexts, places: slice, scores: FloatArray, *, title: str, adversary: str
 ) -> Scores:
-    """Return scores of planted and of held-out canaries; twins stay in the order of pairs."""
+    """Return scores of planted and of held-out canaries; twins keep the order of pairs."""
     own, included = scores[places], planted.included[places]
     return Scores(
         own[included], own[~included], design=planted.design, title=title, adversary=adversary
@@ -264,7 +265,7 @@ def split_scores(
 
 
 def name_group(wanted: TextCanaries) -> str:
-    """Say what some canaries are.
+    """Describe a group of canaries.
 
     Example:
         >>> name_group(TextCanaries(count=1000, kind="new", repetitions=4))
@@ -290,9 +291,9 @@ def _take_part(measured: Measured, places: slice) -> Measured:
 
 
 def _count_learnt(subject: LanguageModel, places: slice, told: BoolArray) -> tuple[int, int]:
-    """Return how many planted and held-out canaries were trained on and have a score.
+    """Count the planted and held-out canaries that were trained on and have a score.
 
-    Where nobody watched, planted ones were trained on if somebody vouches for it.
+    Without counts, planted ones were trained on if the user vouches for it.
     """
     included = subject.planted.included[places]
     trained = None if subject.counts is None else subject.counts.trained
@@ -301,9 +302,9 @@ def _count_learnt(subject: LanguageModel, places: slice, told: BoolArray) -> tup
 
 
 def _is_trained(planted: PlantedTexts, places: slice, reference: Measured | None) -> bool:
-    """Tell whether a reference tells planted canaries from held-out ones: it was trained on them.
+    """Tell whether a reference separates planted from held-out canaries: it was trained on them.
 
-    Guarantees: says so of a reference that does not depend on the coins with chance at most 1e-4.
+    Guarantees: true with probability at most 1e-4 if the reference does not depend on the coins.
     """
     included = planted.included[places]
     if reference is None or included.all() or not included.any():
@@ -316,9 +317,9 @@ def _is_trained(planted: PlantedTexts, places: slice, reference: Measured | None
 
 
 def _is_unchanged(model: Measured, reference: Measured | None) -> bool:
-    """Tell whether a model says of every token what its reference says: nothing trained it.
+    """Tell whether a model equals its reference on every token: it was not trained.
 
-    It may be the reference itself, as where an adapter was not loaded.
+    It may be the reference itself, for example if an adapter was not loaded.
     """
     if reference is None or not model.log_probs or not reference.log_probs:
         return False
@@ -374,7 +375,7 @@ def _list_caveats(
 
 
 def _describe_training(subject: LanguageModel) -> Iterator[str]:
-    """Say what is known of the batches, where they were not as declared."""
+    """Yield caveats about batches that were unknown, or not as declared."""
     planted, found = subject.planted, subject.counts
     if found is None or found.trained is None:
         unseen = 0 if found is None else found.unlabelled

@@ -1,4 +1,4 @@
-"""Measure canaries on a model behind an address that gives log-probabilities, or text alone."""
+"""Measure canaries on a model behind a URL that returns log-probabilities, or text alone."""
 
 import functools
 import math
@@ -16,9 +16,9 @@ from epsilometer.engine.service import JsonService, ServiceFailed
 
 
 def ask_for_tokens(prompt: str, tokens: int) -> Any:
-    """Return the usual request for the log-probabilities of a text, as completion servers take it.
+    """Return a completion server's usual request for the log-probabilities of a text.
 
-    ``echo`` makes them repeat the text with a log-probability for each of its tokens.
+    ``echo`` makes it repeat the text with a log-probability for each of its tokens.
     """
     return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 1, "echo": True}
 
@@ -29,7 +29,7 @@ def ask_for_text(prompt: str, tokens: int) -> Any:
 
 
 def take_tokens(answer: Any) -> list[tuple[str, float | None]]:
-    """Take (token, ln p) pairs from the usual answer; the first token of a text has none."""
+    """Take (token, log-probability) pairs from the usual answer; the first token has none."""
     found = answer["choices"][0]["logprobs"]
     return list(zip(found["tokens"], found["token_logprobs"], strict=True))
 
@@ -41,22 +41,22 @@ def take_text(answer: Any) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextService(JsonService):
-    """A language model behind an address, asked for one canary at a time.
+    """Query a language model behind a URL, one canary at a time.
 
-    Guarantees: those of :class:`~epsilometer.engine.service.JsonService`: nothing that was
-        answered is asked again, and texts go nowhere but to this address.
-    Assumes: the service does not learn from what it is asked. It sees all canaries, planted or
-        not, but no coin.
+    Guarantees: those of :class:`~epsilometer.engine.service.JsonService`: no answered request is
+        repeated, and texts are sent only to this URL.
+    Assumes: the service does not learn from requests. It sees all canaries, planted or not, but no
+        coin toss.
 
     Attributes:
-        log_probs: Whether it gives log-probabilities of given texts; else only completions are
-            scored, which proves far less.
-        completions: Whether prompts are completed, by which memorisation is measured.
-        tokens: Tokens that a completion has at most.
-        token_request: ``token_request(text, tokens)``, what is sent for log-probabilities.
-        text_request: ``text_request(prompt, tokens)``, what is sent for a completion.
-        token_answer: ``token_answer(JSON)``, (token, ln p) pairs of the whole text.
-        text_answer: ``text_answer(JSON)``, the completion.
+        log_probs: Whether it returns log-probabilities of given texts; otherwise only completions
+            are scored, which proves far less.
+        completions: Whether prompts are completed, to measure memorisation.
+        tokens: Largest number of tokens in a completion.
+        token_request: ``token_request(text, tokens)`` returns the request for log-probabilities.
+        text_request: ``text_request(prompt, tokens)`` returns the request for a completion.
+        token_answer: ``token_answer(JSON)`` returns (token, log-probability) pairs of the text.
+        text_answer: ``text_answer(JSON)`` returns the completion.
     """
 
     log_probs: bool = True
@@ -72,12 +72,12 @@ class TextService(JsonService):
         _validate.whole(1, tokens=self.tokens)
 
     def check_kept(self, answer: Any) -> None:
-        """Refuse an answer of a journal that is neither a text nor numbers."""
+        """Refuse an answer in the journal that is neither a text nor numbers."""
         if not isinstance(answer, (str, list)):
             raise TypeError
 
     def measure(self, canaries: Sequence[Canary]) -> Measured:
-        """Ask for every canary: ln p of the tokens of its secret, and what follows its prompt."""
+        """Query log-probabilities of every secret's tokens, and completions of prompts."""
         numbers, said = [], []
         with self.ask_in_order() as ask:
             for canary in canaries:
@@ -91,7 +91,7 @@ class TextService(JsonService):
         return Measured(log_probs=tuple(numbers), completions=tuple(said))
 
     def _read_tokens(self, answer: Any, canary: Canary) -> list[float | None]:
-        """Return ln p of the tokens that reach beyond the prompt."""
+        """Return the log-probabilities of the tokens that extend beyond the prompt."""
         with self._explain():
             pairs = [(str(token), value) for token, value in self.token_answer(answer)]
             found, position = [], 0
@@ -109,7 +109,7 @@ class TextService(JsonService):
 
     @contextmanager
     def _explain(self) -> Iterator[None]:
-        """Say what was expected where an answer has another form."""
+        """Explain which form of answer was expected."""
         try:
             yield
         except (KeyError, TypeError, IndexError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Bound ε from the scores of canaries that may be several records each."""
+"""Bound ε from the scores of canaries that may consist of several records each."""
 
 import math
 import warnings
@@ -25,15 +25,15 @@ _METHOD = "one_run"
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """How one view is bounded.
+    """Hold the settings of one view's bound.
 
     Attributes:
         delta: δ of one record.
         confidence: Confidence of this view alone.
-        copies: Records that a canary is.
-        paired: Whether canaries are twins, of which one is in.
-        replaced: Whether the claim is about replaced records, which twins are.
-        seed: Seed of ties.
+        copies: Number of records per canary.
+        paired: Whether canaries are twins, of which one is planted.
+        replaced: Whether the claim is about replaced records, as twins are.
+        seed: Seed for breaking ties.
     """
 
     delta: float
@@ -45,16 +45,16 @@ class Question:
 
     @property
     def design(self) -> Literal["coins", "paired"]:
-        """As of ``Scores``."""
+        """Design of the scores, see ``Scores``."""
         return "paired" if self.paired else "coins"
 
     @property
     def adjacency(self) -> Adjacency:
-        """Which neighbours canaries make: a record more, or another one in its place."""
+        """Adjacency that canaries test: one record more, or another record instead."""
         return "replace" if self.replaced else "add_remove"
 
     def bound(self, scores: Observed, *, delta: float) -> EpsilonLowerBound:
-        """Return the bound on what one canary with all its copies leaks."""
+        """Return the bound on the ε of one canary with all its copies."""
         return epsilon_lower_bound(
             replace(scores, design=self.design),
             delta=delta,
@@ -66,7 +66,7 @@ class Question:
         )
 
     def prove(self, scores: Observed) -> float:
-        """Return the ε of one record that scores prove; in silence."""
+        """Return the bound that scores prove on one record's ε, without warnings."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", EpsilometerWarning)
             return bound_one_record(
@@ -81,14 +81,14 @@ def forecast_view(
 ) -> tuple[float, float | None]:
     """Return reach and power of scores that were not observed; no power without a claim.
 
-    Where only some planted canaries were trained on, an attack tells at best those apart from all
-    others. Held-out ones that were trained on look as planted ones do.
+    If only some planted canaries were trained on, an attack can at best separate those from all
+    others. Held-out ones that were trained on look like planted ones.
 
     Args:
-        asked: How they are bounded.
+        asked: Settings of the bound.
         claim: The claimed ε.
-        learnt: Planted and held-out canaries that were trained on.
-        size: All planted and held-out canaries.
+        learnt: Numbers of planted and held-out canaries that were trained on.
+        size: Numbers of all planted and held-out canaries.
     """
     n_in, n_out = sum(learnt), sum(size) - sum(learnt)
     if 0 in (n_in, n_out):
@@ -114,7 +114,7 @@ def forecast_view(
         delta=asked.delta,
         n_in=n_in,
         n_out=n_out,
-        # Copies add up: a canary of k of them is shifted k times as far as one record.
+        # Copies add up: a canary of k copies is shifted k times as far as one record.
         epsilon_of=(
             (lambda mu: mu / asked.copies)
             if asked.delta == 0
@@ -133,17 +133,17 @@ def measure_view(
     learnt: tuple[int, int] | None = None,
     valid: bool = True,
 ) -> EpsilonFinding:
-    """Return what the scores of one kind of canaries prove.
+    """Return the finding from the scores of one kind of canaries.
 
-    Guarantees: the bound exceeds the true ε of one record with chance at most
+    Guarantees: the bound exceeds the true ε of one record with probability at most
         ``1 - asked.confidence``.
     Assumes: canaries were planted as their design says.
 
     Args:
         scores: Scores of canaries, with title and adversary.
-        asked: How they are bounded.
+        asked: Settings of the bound.
         claim: What was claimed, if anything.
-        learnt: Planted and held-out canaries that were trained on, and that a score tells of; by
+        learnt: Numbers of planted and held-out canaries that were trained on and have a score; by
             default as declared.
         valid: Whether each canary was a separate record.
     """

@@ -1,8 +1,8 @@
-"""Choose records that stand out, for audits that see no more than the trained model.
+"""Choose outlying records, for audits that see only the trained model.
 
-*Which record* and *which change* are chosen apart. The record is drawn at random, made of noise, or
-has the highest loss. Then it is given a wrong label, or moved uphill against shadow models that
-have not seen it (shibahara2021).
+The *record* and its *change* are chosen separately. The record is drawn at random, made of noise,
+or has the highest loss. Then it gets a wrong label, or is moved to increase the loss of shadow
+models that were not trained on it (shibahara2021).
 """
 
 import hashlib
@@ -23,18 +23,18 @@ from epsilometer.types import FloatArray, IntArray
 Gradient: TypeAlias = Callable[[FloatArray, int], ArrayLike]
 Way: TypeAlias = Literal["random", "random + adversarial", "high loss", "high loss + adversarial"]
 WAYS: tuple[Way, ...] = get_args(Way)
-_FEWEST = 2  # records that a model can be trained on
+_FEWEST = 2  # smallest number of records to train a model on
 _SEEN = 512  # records whose losses are computed at once
 Training: TypeAlias = Callable[[FloatArray, IntArray, np.random.Generator], Any]
 
 
 def random_record(features: ArrayLike, labels: ArrayLike, *, rng: np.random.Generator) -> Record:
-    """Return a record of the data, each as likely as any other.
+    """Return a uniformly random record of the data.
 
     Args:
         features: Features of all records, shape ``(n, …)``.
         labels: Their classes, whole numbers from 0, shape ``(n,)``.
-        rng: What draws.
+        rng: Source of randomness.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -47,14 +47,14 @@ def random_record(features: ArrayLike, labels: ArrayLike, *, rng: np.random.Gene
 
 
 def highest_loss(features: ArrayLike, labels: ArrayLike, *, shadows: Any) -> Record:
-    """Return the record that models trained without it find hardest: of the highest mean loss.
+    """Return the record with the highest mean loss under models trained without it.
 
     Args:
         features: Features of all records, shape ``(n, …)``.
         labels: Their classes.
         shadows: A list of models (with ``predict_proba``, or torch modules that return logits),
-            or their losses on the records, shape ``(n,)`` or ``(models, n)``. Infinite ones
-            count; the first of equals is taken.
+            or their losses on the records, shape ``(n,)`` or ``(models, n)``. Infinite losses
+            count; among ties the first record is returned.
 
     Example:
         >>> highest_loss([[0.0], [1.0], [2.0]], [0, 1, 1], shadows=[0.1, 2.0, 0.5]).features
@@ -86,17 +86,17 @@ def adversarial(
     steps: int = 40,
     step: float = 0.01,
 ) -> Record:
-    """Move the record uphill: ``steps`` times x ← x + step · sign(mean gradient of the loss).
+    """Move the record to increase the loss: ``steps`` times x ← x + step · sign(mean gradient).
 
-    Nothing limits how far it goes but the steps, as the audit of Bayesian networks has it.
+    Only the number of steps limits how far it moves, as in the audit of Bayesian networks.
 
     Args:
-        record: Where it starts; its label stays.
+        record: The starting record; its label stays.
         gradient: ``gradient(x, y)``, the mean gradient of shadow models' losses at the features
             ``x``, of their shape; or torch modules that return logits.
         loss: ``loss(logits, labels)`` of modules; cross-entropy by default.
         steps: How many.
-        step: How far each moves every feature.
+        step: Change of every feature per step.
 
     Example:
         >>> moved = adversarial(Record([0.0, 0.0], 1), lambda x, y: [2.0, -1.0])
@@ -128,7 +128,7 @@ def adversarial(
 def mean_gradient(
     modules: Sequence[Any], *, loss: Callable[[Any, Any], Any] | None = None
 ) -> Gradient:
-    """Return the mean gradient of torch modules' losses at a record, without dropout.
+    """Return a function for the mean gradient of torch modules' losses, without dropout.
 
     Args:
         modules: Shadow models that return logits; their weights and modes stay as they are.
@@ -151,7 +151,7 @@ def mean_gradient(
             at = as_input(module, x[None]).requires_grad_(True)
             with evaluating(module), torch.enable_grad():
                 value = measured(module(at), torch.tensor([y], device=at.device)).sum()
-            (slope,) = torch.autograd.grad(value, at)  # leaves the weights' own gradients alone
+            (slope,) = torch.autograd.grad(value, at)  # does not change the weights' own gradients
             total += slope[0].double().cpu().numpy()
         return total / len(shadows)
 
@@ -174,12 +174,12 @@ def _read_losses(value: Any) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Chosen:
-    """The record that differs, and the data without it.
+    """Hold the record that differs, and the data without it.
 
     Attributes:
-        record: What the one dataset has and the other has not.
-        place: Where the record came from: which row of the data.
-        others: All other rows, rising: what both datasets have.
+        record: The record that only one of the datasets has.
+        place: Row of the data that the record came from.
+        others: All other rows in increasing order: those in both datasets.
     """
 
     record: Record
@@ -196,18 +196,18 @@ def shadow_models(
     models: int = 10,
     rng: np.random.Generator,
 ) -> list[Any]:
-    """Train models on their own data, each with its own randomness.
+    """Train shadow models on separate data, each with its own randomness.
 
-    Guarantees: no record of ``apart_from`` is trained on, also where both data have it.
+    Guarantees: no record of ``apart_from`` is trained on, even if both datasets have it.
 
     Args:
-        train: ``train(features, labels, rng)``, trains as what is audited does and returns a torch
-            module, or a model with ``predict_proba``.
+        train: ``train(features, labels, rng)`` trains like the audited program, and returns a torch
+            module or a model with ``predict_proba``.
         features: Features of the shadows' records, ``(n, …)``.
         labels: Their classes.
         apart_from: Features of the records that :func:`differing_record` chooses from.
-        models: How many; ten in the paper.
-        rng: Split among them.
+        models: Number of models; ten in the paper.
+        rng: Source of randomness, split among the models.
     """
     _validate.whole(1, models=models)
     rows, classes = check_records(features, labels)
@@ -234,12 +234,12 @@ def differing_record(
     step: float = 0.01,
     within: tuple[ArrayLike, ArrayLike] | Literal["data"] | None = None,
 ) -> Chosen:
-    """Choose the record that an audit adds or leaves out.
+    """Choose the record that an audit adds or removes.
 
-    Guarantees: the random way depends on ``rng`` alone, high loss on the shadows alone; a record
-        that is moved is the one that the same way would choose unmoved.
-    Assumes: shadows were trained on other data than these, as by :func:`shadow_models`; else the
-        hardest record is one that they happen not to have seen.
+    Guarantees: the random choice depends on ``rng`` alone, that by loss on the shadows alone.
+        Moving a record does not affect which one is chosen.
+    Assumes: shadows were trained on other data, as by :func:`shadow_models`; otherwise the hardest
+        record is just one that they were not trained on.
 
     Args:
         features: Features of the records to choose from, ``(n, …)``, of two records or more.
@@ -247,10 +247,10 @@ def differing_record(
         way: One of ``WAYS``.
         shadows: Models that return logits (torch) or have ``predict_proba``; not needed for
             ``"random"``, and may then be empty.
-        rng: What draws.
+        rng: Source of randomness.
         gradient: ``gradient(x, y)`` of the shadows' mean loss, where they are not torch modules.
         steps: Steps of noise.
-        step: How far each moves every feature.
+        step: Change of every feature per step.
         within: Limits of features, ``(lowest, highest)``, to which the moved record is clipped
             after every step; ``"data"`` for each feature's range in the data; None for none, as in
             the paper.
@@ -286,7 +286,7 @@ def differing_record(
 def _measure_losses(
     shadows: Sequence[Any], rows: FloatArray, classes: IntArray
 ) -> list[FloatArray]:
-    """Return the losses of every model on every record."""
+    """Return each model's losses on all records."""
     if not len(shadows):
         raise InvalidArgument("Expected shadow models to tell how hard records are, got none.")
     parts = [slice(start, start + _SEEN) for start in range(0, len(rows), _SEEN)]
@@ -342,7 +342,7 @@ def _find_limits(
 
 
 def _name_rows(rows: FloatArray) -> list[bytes]:
-    """Name records: equal ones have one name. In single precision, as models see them."""
+    """Return a key per record, the same for equal ones, in single precision as in training."""
     with np.errstate(over="ignore"):
         seen = rows.astype(np.float32) + 0.0  # −0 is 0
     return [hashlib.blake2b(row.tobytes()).digest() for row in seen]

@@ -1,8 +1,8 @@
 """Demonstrate an audit: DP training on real data, as claimed and with a classic mistake.
 
 Softmax regression is trained by DP gradient descent, many runs at once. Every record takes part in
-every step: gradients are clipped one by one, summed, and Gaussian noise is added. The adversary
-sees every noisy sum and knows all but whether the target is there.
+every step: per-example gradients are clipped and summed, and Gaussian noise is added. The adversary
+sees every noisy sum and knows everything except whether the target is present.
 """
 
 import math
@@ -29,23 +29,23 @@ CLAIM = Claim(
     epsilon=3.0, delta=1e-5, adjacency="add_remove", sampler="full batch", accountant="PLD"
 )
 RECORDS, STEPS, RUNS = 100, 20, 5_000
-_BLOCK = 250  # runs that make a unit: a second of work
+_BLOCK = 250  # runs per unit: a second of work
 _AT_ONCE = 250  # runs that share a matrix product; their activations stay in cache
 
 
 @dataclass(frozen=True, eq=False)
 class Demo:
-    """Two training programs with the same nominal noise: one correct, one with too little.
+    """Audit two training programs with the same nominal noise: one correct, one with too little.
 
-    The noise is what ``CLAIM`` needs. The mistake is to pass the standard deviation where a
-    variance is asked for, so that the square root is taken once too often. The target is an image
-    with the wrong label.
+    The noise is what ``CLAIM`` requires. The mistake is to pass the standard deviation as a
+    variance, so that the square root is taken once too often. The target is an image with the wrong
+    label.
 
     Attributes:
         features: Pixels of images, 0 to 16, shape ``(n, d)``; the first 101 are used.
         labels: Their classes, 0 to 9.
         runs: Runs with the record, and as many without it, of each program.
-        source: What the images were read from, where it is known.
+        source: File that the images were read from, if known.
     """
 
     features: FloatArray = field(metadata=DATA)
@@ -67,7 +67,7 @@ SUBJECTS = (Demo,)
 
 
 def run_audit(subject: Demo, request: Request) -> Audit:
-    """Train both programs with the target and without it: one finding per program."""
+    """Train both programs with the target and without it; return one finding per program."""
     if request.until is not None:
         raise InvalidArgument(
             f"Expected no until for Demo, got {request.until!r}: both programs run to their end."
@@ -120,7 +120,7 @@ def _make_program(subject: Demo, name: str, noise: float, curves: tuple[Curve, .
 
 
 def _compute_allowed(noise: float) -> Curve:
-    """Compute what the accountant allows an attack on the program as claimed."""
+    """Compute the accountant's trade-off curve of the program as claimed."""
     fpr = np.concatenate([[0.0], np.geomspace(1e-5, 1.0, 120)])
     fnr = poisson_curve(fpr, noise_multiplier=noise, sampling_rate=1.0, steps=STEPS)
     return Curve(
@@ -132,10 +132,10 @@ def _compute_allowed(noise: float) -> Curve:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GradientDescent:
-    """A training set, a target record, and how the model is trained.
+    """Hold a training set, a target record, and the settings of training.
 
     Attributes:
-        features: Shape ``(n, d)``; give them a constant column for a bias.
+        features: Shape ``(n, d)``; add a constant column for a bias.
         labels: Classes 0, 1, …, shape ``(n,)``.
         target: Features of the target record, shape ``(d,)``.
         target_label: Its class.
@@ -197,13 +197,13 @@ class GradientDescent:
             others = self._sum_clipped(weights, self.features, self.labels)
             target = self._sum_clipped(weights, self.target[None, :], np.array([self.target_label]))
             noise = rng.normal(0.0, self.noise * self.clip, weights.shape)
-            seen = noise + present * target  # what is left when the known records are taken off
+            seen = noise + present * target  # the remainder after subtracting the known records
             score += _dot(target, seen) - _dot(target, target) / 2
             weights -= self.learning_rate / self.labels.size * (others + seen)
         return score / (self.noise * self.clip) ** 2
 
     def _sum_clipped(self, weights: FloatArray, x: FloatArray, y: IntArray) -> FloatArray:
-        """Return the sum of clipped gradients, each an outer product: its norm is a product."""
+        """Return the sum of clipped gradients: outer products, so norms are products too."""
         error = _softmax(x @ weights)
         error[:, np.arange(y.size), y] -= 1.0
         norms = np.linalg.norm(error, axis=2) * np.linalg.norm(x, axis=1)

@@ -1,4 +1,4 @@
-"""Run a program repeatedly, given as a function."""
+"""Run a program repeatedly, given as a Python function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,25 +24,25 @@ from epsilometer.errors import InvalidArgument
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """A program that is run with the record and without it, given as a function.
+    """Audit a program, given as a function that runs it with the record and without it.
 
     Guarantee: the same settings give the same audit, byte for byte, however the work was split,
         killed or resumed. The bound exceeds the true ε in at most ``1 - confidence`` of audits,
-        also where a rule stops early. Runs that fail count against a refutation.
+        even if a rule stops early. Runs that fail count against a refutation.
     Assumption: runs are independent given ``rng``, and all randomness of ``play`` comes from it.
 
     Attributes:
         play: ``play(runs, rng)`` returns the scores of that many runs with the record and as many
-            without it. With processes or Dask it must be a function that can be pickled.
+            without it. With processes or Dask it must be picklable.
         runs: Largest number of runs with the record, and of runs without it.
-        also: Methods whose bounds are shown beside it and decide nothing; not with ``until``.
+        also: Methods whose bounds are reported too but decide nothing; not with ``until``.
         block: Pairs of runs per unit of work; a hundredth of ``runs`` by default.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
         curves: Trade-off curves to draw with the attack's.
-        parameters: Whatever else determines what ``play`` does, as JSON values; they are written
-            into results as they are, so put no data here. A run directory is
-            never continued with other parameters; what is not named here cannot be checked.
+        parameters: Everything else that determines what ``play`` does, as JSON values. They are
+            written into results unchanged, so put no data here. A run directory is never continued
+            with other parameters; those not named here cannot be checked.
 
     Example:
         >>> import epsilometer as em
@@ -77,7 +77,7 @@ SUBJECTS = (Runs,)
 
 
 def run_audit(subject: Runs, request: Request) -> Audit:
-    """Run with the record and as often without it, and judge the claim by the scores."""
+    """Run with the record and equally often without it, and judge the claim by the scores."""
     block = subject.block or choose_block(subject.runs)
     check_until(request, also=subject.also, blocks=-(-subject.runs // block))
     job = RunsJob(

@@ -1,4 +1,4 @@
-"""Audit training code of your own: it is called with a record and without it."""
+"""Audit your own training code by calling it with a record and without it."""
 
 import hashlib
 import numbers
@@ -30,7 +30,7 @@ from epsilometer.types import FloatArray, IntArray
 Train: TypeAlias = Callable[[Any, int], Any]
 Score: TypeAlias = Callable[[Any, Any], Any]
 _NAN = "Scored nan: "
-_ROUNDS = 8  # of mixing a run's number into its seed
+_ROUNDS = 8  # rounds of mixing a run's number into its seed
 
 
 class WrongScore(InvalidArgument):
@@ -38,16 +38,16 @@ class WrongScore(InvalidArgument):
 
 
 class Datasets(Protocol):
-    """The dataset with the record and the one without it."""
+    """Provide the dataset with the record and the one without it."""
 
     def choose(self, *, present: bool) -> Any:
-        """Return what ``train`` is given in one run."""
+        """Return the dataset that ``train`` receives in one run."""
         ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _ArrayDatasets:
-    """Arrays that the canary is added to, or where it replaces a record."""
+    """Add the canary to arrays, or replace a record by it."""
 
     features: FloatArray
     labels: IntArray
@@ -55,7 +55,7 @@ class _ArrayDatasets:
     replaced: int | None
 
     def choose(self, *, present: bool) -> tuple[FloatArray, IntArray]:
-        """Copy the arrays for each run: a train that writes into them spoils no other run."""
+        """Return copies of the arrays: a ``train`` that changes them affects no other run."""
         if not present:
             return self.features.copy(), self.labels.copy()
         if self.replaced is not None:
@@ -68,7 +68,7 @@ class _ArrayDatasets:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _GivenDatasets:
-    """Two datasets of the user's, of any kind."""
+    """Provide two datasets of any kind, given by the user."""
 
     with_record: Any
     without_record: Any
@@ -79,7 +79,7 @@ class _GivenDatasets:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Training:
-    """A training function, its two datasets, and how a trained model is scored."""
+    """Hold a training function, its two datasets, and the score of a trained model."""
 
     train: Train
     datasets: Datasets
@@ -109,7 +109,7 @@ def _read_number(value: Any, *, who: str, advice: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """Pairs of runs, with the record and without it: ``runs.block`` pairs are a unit of work."""
+    """Execute pairs of runs, with and without the record: ``runs.block`` pairs per unit of work."""
 
     runs: RunsJob
     training: Training
@@ -144,11 +144,11 @@ class TrainingJob:
         return {**self.runs.missing(index), "nan": np.zeros(2, np.int64)}
 
     def watch(self) -> Watch:
-        """Watch as any runs are watched."""
+        """Return the watch of the runs."""
         return self.runs.watch()
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
-        """Return the audit of all runs; its bound says how many of them scored nan."""
+        """Return the audit of all runs; a caveat of its bound counts those that scored nan."""
         lost = np.zeros(2, np.int64)
 
         def counted() -> Iterator[Arrays]:
@@ -168,7 +168,7 @@ class TrainingJob:
 
 
 def _word_nan(lost: IntArray, runs: int) -> str:
-    """Say what a reader must know of runs that diverged, with the record and without it."""
+    """Return the caveat about runs that diverged, with the record and without it."""
     return (
         f"{_NAN}{lost[0]} of {runs} runs with the record, {lost[1]} of {runs} without it. "
         "They count against a refutation. If the record makes training diverge, that is a leak: "
@@ -177,10 +177,10 @@ def _word_nan(lost: IntArray, runs: int) -> str:
 
 
 def run_seed(number: int, *, of: int) -> int:
-    """Return the seed of a run, by its number: 32 bits, as every framework takes, no two alike.
+    """Return the 32-bit seed of a run by its number; no two runs have the same.
 
-    Drawn at random, two of 10⁵ such seeds would be alike. A permutation of all 2³² numbers, mixed
-    from the audit's seed ``of`` as a cipher is (Feistel's network), repeats none.
+    Of 10⁵ seeds drawn at random, two would probably be equal. A Feistel permutation of all 2³²
+    numbers, keyed by the audit's seed ``of``, repeats none.
 
     Example:
         >>> len({run_seed(number, of=0) for number in range(10_000)})
@@ -199,39 +199,38 @@ def run_seed(number: int, *, of: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class TrainFunction:
-    """Your training function, called with and without a record.
+    """Audit your training function by calling it with and without a record.
 
     Guarantee: the same settings give the same audit, byte for byte, however the work was split,
         killed or resumed. The bound exceeds the true ε in at most ``1 - confidence`` of audits,
-        also where a rule stops early. No two runs get the same seed. A run that raises, or scores
-        nan, counts against a refutation and is reported.
+        even if a rule stops early. No two runs get the same seed. A run that raises, or scores nan,
+        counts against a refutation and is reported.
     Assumption: ``train`` takes all its randomness from its seed; the record was not chosen by
         looking at runs of this audit.
 
     Attributes:
         train: ``train(data, seed)`` trains once, in any framework, and returns a score (a number,
-            higher where the record was in) or a model. With processes or Dask it must be
-            something that can be pickled.
+            higher where the record was in) or a model. With processes or Dask it must be picklable.
         data: Features of shape ``(n, …)`` and labels of shape ``(n,)``, whole numbers from 0.
             ``train`` gets them as new arrays in each run, features as floats.
-        canary: The ``Record`` that is added to ``data`` or left out. With datasets of your own,
-            whatever ``score`` is to be given.
+        canary: The ``Record`` that is added to ``data`` or left out. With your own datasets: the
+            record that is passed to ``score``.
         runs: Largest number of runs with the record, and of runs without it.
-        with_record: In place of ``data``: a dataset of any kind that has the record. Every run gets
+        with_record: Instead of ``data``: a dataset of any kind that has the record. Every run gets
             this very object, and must not change it.
         without_record: Its neighbour, without the record.
-        score: ``score(model, record)`` where ``train`` returns a model:
+        score: ``score(model, record)`` if ``train`` returns a model:
             ``epsilometer.networks.loss.negative_loss`` or your own.
         adjacency: The neighbouring relation: the claim's by default; else ``"add_remove"`` for
             ``data``; with ``"replace"`` the canary takes the place of a record.
         replaced: The record that is replaced; the last one by default.
-        also: Methods whose bounds are shown beside it and decide nothing; not with ``until``.
+        also: Methods whose bounds are reported too but decide nothing; not with ``until``.
         block: Pairs of runs per unit of work: use more if a run is very short.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
-        parameters: Whatever else determines what ``train`` does, as JSON values. A run directory is
-            never continued with other parameters, data, or functions of another name; what
-            is not named here cannot be checked.
+        parameters: Everything else that determines what ``train`` does, as JSON values. A run
+            directory is never continued with other parameters, data, or functions of another name;
+            those not named here cannot be checked.
 
     Example:
         >>> import numpy as np
@@ -280,7 +279,7 @@ SUBJECTS = (TrainFunction,)
 
 
 def run_audit(subject: TrainFunction, request: Request) -> Audit:
-    """Train ``runs`` times with the record and as often without it, and judge the claim."""
+    """Train ``runs`` times with the record and equally often without it, and judge the claim."""
     blocks = -(-subject.runs // subject.block)
     check_until(request, also=subject.also, blocks=blocks)
     adjacency = _choose_adjacency(subject, request.claim)
@@ -430,7 +429,7 @@ def _fingerprint_inputs(values: Mapping[str, Any], *, needed: bool) -> dict[str,
 
 
 def _warn(found: Audit, failures: Failures) -> None:
-    """Warn of what must not be overlooked by someone who reads the verdict alone."""
+    """Warn of caveats that someone who reads only the verdict must not overlook."""
     failed, units = found.provenance.failed, found.provenance.units
     said = [text for text in found.bounds[0].caveats if text.startswith(_NAN)]
     if failed:

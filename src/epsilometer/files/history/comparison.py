@@ -1,7 +1,7 @@
-"""Compare two audits: which settings differ, which bounds, and whether that means anything.
+"""Compare two audits: which settings and bounds differ, and what may be concluded.
 
-A lower bound has no upper end, so two of them never say whose ε is larger. What can be told apart
-is what was observed: two bands of error rates, two intervals.
+A lower bound has no upper end, so two of them never show whose ε is larger. What can be compared
+are the observations: two bands of error rates, or two intervals.
 """
 
 import json
@@ -32,13 +32,13 @@ _LONGEST = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """One view in both audits, or two audits that have none.
+    """Hold one view in both audits, or two audits without views.
 
     Attributes:
         first: The view in the first audit.
         second: The same in the second.
-        difference: Second ε minus first; None where there is none to take.
-        told_apart: Whether what was observed differs by more than chance explains.
+        difference: Second ε minus first; None if there is no such number.
+        told_apart: Whether observations differ by more than random variation.
         meaning: What may be concluded, in sentences.
     """
 
@@ -51,11 +51,11 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two audits side by side.
+    """Hold the comparison of two audits.
 
     Attributes:
-        settings: (name, in the first, in the second) where they differ.
-        audits: Views that are in both, by their subjects.
+        settings: (name, in the first, in the second) of settings that differ.
+        audits: Views in both audits, by subject.
         only_first: Subjects that the second audit does not have.
         only_second: Subjects that the first does not have.
     """
@@ -69,7 +69,7 @@ class Comparison:
 def compare(first: Path, second: Path) -> Comparison:
     """Compare the audits in two files or directories of runs.
 
-    Guarantee: what is called different is so, with the confidence that ``meaning`` names.
+    Guarantee: a reported difference is real, with the confidence that ``meaning`` states.
     Assumption: observations of an audit are independent, as its band of error rates assumes.
 
     Raises:
@@ -184,7 +184,7 @@ def _compare_views(
 
 
 def find_beyond(band: Evidence, reference: Evidence) -> tuple[float, float] | None:
-    """Return error rates (FPR, FNR) that an attack keeps and the reference has at no threshold.
+    """Return error rates (FPR, FNR) that an attack achieves and the reference cannot.
 
     Along a curve FPR rises and FNR falls. Between two of its points, so at every threshold, the
     reference has at least the FPR of the one before and the FNR of the one after. The rates
@@ -207,7 +207,7 @@ def _compare_computed(one: EpsilonEstimate, other: EpsilonEstimate) -> tuple[boo
 
 
 def _compare_attacks(one: Audit, other: Audit) -> tuple[bool, str]:
-    """Compare attacks that both classifiers were put to by their limits, which share the error."""
+    """Compare attacks on both classifiers by their confidence limits, which share the error."""
     ours = {attack.attack: attack for attack in one.find(MembershipFinding)}
     both = [(ours[a.attack], a) for a in other.find(MembershipFinding) if a.attack in ours]
     apart = [
@@ -226,7 +226,7 @@ def _compare_attacks(one: Audit, other: Audit) -> tuple[bool, str]:
 
 
 def _list_settings(audit: Audit) -> dict[str, Any]:
-    """Return what was audited and how, by dotted names."""
+    """Return the subject and settings of an audit, by dotted names."""
     source = audit.provenance
     asked = {"claim": audit.claim and to_plain(audit.claim), "until": source.until}
     return {
@@ -243,7 +243,7 @@ def _list_settings(audit: Audit) -> dict[str, Any]:
 
 
 def _flatten(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted names, as ``source.path``."""
+    """Return nested settings by dotted names, such as ``source.path``."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:

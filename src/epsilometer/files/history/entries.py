@@ -16,31 +16,31 @@ _HEAD = re.compile(rb'\s*\{\s*"format"\s*:\s*[^,{\[]{1,20},\s*"subject"\s*:')
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One view of an audit, or an audit that has none.
+    """Hold one view of an audit, or an audit without views.
 
     Attributes:
-        path: The file, as seen from the folder.
-        part: Which view of the file, from 1.
+        path: The file, relative to the folder.
+        part: Number of the view in the file, from 1.
         written: When the file was written, in seconds since 1970.
-        kind: The subject's name in the registry, as ``Scores`` or ``DPSGD``.
+        kind: The subject's name in the registry, such as ``Scores`` or ``DPSGD``.
         subject: What was audited, in words.
         claim: The claimed ε.
-        epsilon: The largest ε that the view proves; where it proves none, its bound that is not
-            valid. A classifier has none.
+        epsilon: The largest ε that the view proves; if none, its bound that is not valid. A
+            classifier has none.
         delta: The δ at which it holds.
-        confidence: Confidence with which it holds; 1 where ε was computed.
+        confidence: Confidence with which it holds; 1 if ε was computed.
         valid: Whether ``epsilon`` is proved.
         method: How it was computed.
         adversary: Whose view it is, in words.
-        observations: With the record and without it, together.
+        observations: Total number, with the record and without it.
         auc: AUC of the attack.
         advantage: The largest TPR − FPR of the attack that was observed.
-        reach: The largest claim that the view could have refuted, where that is known.
+        reach: The largest claim that the view could have refuted, if known.
         verdict: Verdict of the whole audit.
-        view_verdict: Verdict on this view and what was found of the whole run, without other views.
+        view_verdict: Verdict on this view and on findings of the whole run, without other views.
         seed: Seed of all randomness.
         failed: Units of work that failed.
-        version: Version of epsilometer, where the audit says.
+        version: Version of epsilometer, if the audit states it.
     """
 
     path: str
@@ -67,7 +67,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The run: its directory, or its file without the ending."""
+        """Name of the run: its directory, or its file without the suffix."""
         run, _, name = self.path.rpartition("/")
         return (run or ".") if name == "result.json" else self.path.removesuffix(".json")
 
@@ -78,12 +78,12 @@ class Entry:
 
 
 def looks_like_audit(head: bytes) -> bool:
-    """Tell whether the first bytes of a file are those of an audit, of any format."""
+    """Tell whether the first bytes of a file are those of an audit in any format."""
     return _HEAD.match(head) is not None
 
 
 def list_entries(audit: Audit, *, path: str = "", written: float = 0.0) -> list[Entry]:
-    """Return the views of an audit, the most severe first; the audit itself where it has none."""
+    """Return the views of an audit, the most severe first; the audit itself if it has none."""
     source = audit.provenance
     shared: dict[str, Any] = {
         "path": path,
@@ -139,7 +139,7 @@ def _read_view(view: EpsilonFinding, *, advantage: float | None) -> dict[str, An
 
 
 def _read_whole(audit: Audit) -> dict[str, Any]:
-    """Return what there is to say of an audit without a view, as of a classifier."""
+    """Return the entry of an audit without views, such as a classifier's."""
     gained = [attack.advantage for attack in audit.find(MembershipFinding)]
     return {
         "subject": _clean(audit.subject),
@@ -164,5 +164,5 @@ def find_advantage(view: EpsilonFinding) -> float | None:
 
 
 def _clean(text: str) -> str:
-    """Return text that every encoding can write: halves of letters are replaced."""
+    """Return text that every encoding can write: lone surrogates are replaced."""
     return text.encode("utf-8", "replace").decode("utf-8")

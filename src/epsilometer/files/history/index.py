@@ -1,8 +1,8 @@
 """Index the audits of a folder. The files, not the index, are authoritative.
 
-The index is a file among the user's own caches, where no one who writes results can write. It knows
-what files say that did not change since. Missing, damaged or of another version, it is made again.
-Where it cannot be written nothing else is different.
+The index is a file in the user's cache folder, where no one else who writes results can write. It
+stores the entries of files that have not changed since. If it is missing, damaged or of another
+version, it is rebuilt. If it cannot be written, nothing else changes.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _OF_A_RUN = ("shards", "failures", "quarantine")
 
 
 class _File(msgspec.Struct, frozen=True, array_like=True):
-    """A file that may be an audit, as it was when looked at."""
+    """Hold a file that may be an audit, as it was when checked."""
 
     path: str
     size: int
@@ -41,7 +41,7 @@ class _File(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
-    """What a file holds, and why it cannot be read."""
+    """Hold the entries of a file, or why it cannot be read."""
 
     file: _File
     entries: tuple[Entry, ...]
@@ -53,7 +53,7 @@ _DECODER = msgspec.json.Decoder(list[_Record], strict=False)  # not strict: "inf
 
 @dataclass
 class _Folder:
-    """Files that lie in a folder and below it."""
+    """List the files in a folder and below it."""
 
     files: list[_File] = field(default_factory=list)
     closed: list[tuple[str, str]] = field(default_factory=list)
@@ -61,13 +61,13 @@ class _Folder:
 
 
 class History:
-    """The audits in a folder and its subfolders, as they are now.
+    """List the current audits in a folder and its subfolders.
 
-    Guarantee: the same files give the same entries, whatever the index says or whether there is
-        one. A file that cannot be read is listed in ``unreadable`` and does not hide others; so is
-        the result of a run that was changed since. Several processes may do this at once. Only
-        new and changed files are read.
-    Assumption: a file that changes gets another size, time or place on the disk.
+    Guarantee: the same files give the same entries, with or without an index. A file that cannot be
+        read is listed in ``unreadable`` and does not hide others; so is the result of a run that
+        was changed since. Several processes may do this at once. Only new and changed files are
+        read.
+    Assumption: a file that changes gets another size, time or inode.
 
     Attributes:
         entries: One per view of an audit, oldest first.
@@ -82,7 +82,7 @@ class History:
     """
 
     def __init__(self, folder: Path | str, *, rebuild: bool = False) -> None:
-        """Look at all files; ``rebuild`` forgets the index first."""
+        """List all files; ``rebuild`` discards the index first."""
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise UnreadableFile(f"Expected a folder of results, found none at {str(folder)!r}.")
@@ -113,13 +113,14 @@ class History:
         refuted: bool = False,
         since: float = -float("inf"),
     ) -> tuple[Entry, ...]:
-        """Return entries of a kind, whose subject or path has a text, from a time on.
+        """Return entries of a kind, whose subject or path contains a text, from a time on.
 
         Args:
-            kind: Name of the audited subject, as ``Scores`` or ``dpsgd``, in upper or lower case.
+            kind: Name of the audited subject, such as ``Scores`` or ``dpsgd``, in upper or lower
+                case.
             subject: Part of the subject or of the path, in upper or lower case.
-            refuted: Only where a claim is false, or a classifier should not be released.
-            since: Seconds since 1970.
+            refuted: Only entries with a false claim, or a classifier that should not be released.
+            since: Earliest time, in seconds since 1970.
         """
         wanted = subject.casefold()
         return tuple(
@@ -171,7 +172,7 @@ def _add(found: _Folder, path: str, item: "os.DirEntry[str]") -> None:
 
 
 def _load_index(index: Path) -> dict[str, _Record]:
-    """Return what an index says of files; nothing of one that is damaged or of another version."""
+    """Return the stored entries; none if the index is damaged or of another version."""
     try:
         head, _, body = read_plain(index, largest=_LARGEST).partition(b"\n")
         records = _DECODER.decode(body) if head == _sign(body) else []
@@ -199,7 +200,7 @@ def _sign(body: bytes) -> bytes:
 
 
 def _read(folder: Path, file: _File) -> tuple[tuple[Entry, ...], str]:
-    """Return the entries of a file, or why there are none; neither where it is not an audit."""
+    """Return the entries of a file, or why there are none; neither if it is not an audit."""
     path = folder / file.path
     try:
         if path.name == RESULT:
@@ -217,9 +218,9 @@ def _read(folder: Path, file: _File) -> tuple[tuple[Entry, ...], str]:
 
 
 def find_index(folder: Path) -> Path | None:
-    """Return the file of a folder's index; None where there is no place that only we can write.
+    """Return the file of a folder's index; None if no place is writable only by this user.
 
-    An index in the folder itself would be believed, whoever wrote it.
+    An index in the folder itself could have been written by anyone.
     """
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
     return find_cached(f"index-{name}.json")

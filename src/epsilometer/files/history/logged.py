@@ -1,4 +1,4 @@
-"""Log audits to whatever tracks experiments: one protocol, one choice of names and numbers."""
+"""Log audits to experiment trackers: one protocol, one choice of names and numbers."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -21,38 +21,38 @@ _LONGEST = 500  # letters of a text, that every store takes
 
 
 class Tracker(Protocol):
-    """Take what is logged of an audit: a run of MLflow or of W&B, a writer of TensorBoard.
+    """Define a tracker of audits: a run of MLflow or W&B, or a writer of TensorBoard.
 
-    Must keep: every name is found again under that name; a view is found beside its audit.
+    Must keep: every value is stored under its name; a view is stored with its audit.
     """
 
     def log_metrics(self, values: Mapping[str, float]) -> None:
-        """Keep numbers that were measured; infinite ones too."""
+        """Log measured numbers, including infinite ones."""
 
     def log_params(self, values: Mapping[str, str]) -> None:
         """Log the settings."""
 
     def log_tags(self, values: Mapping[str, str]) -> None:
-        """Keep words by which runs are found, as the verdict."""
+        """Log tags to find runs by, such as the verdict."""
 
     def log_text(self, name: str, content: str) -> None:
-        """Keep a file."""
+        """Log a text file."""
 
     def open_view(self, name: str, number: int) -> "AbstractContextManager[Tracker]":
-        """Return what takes one of several views of an audit."""
+        """Return a tracker for one of several views of an audit."""
 
 
 def log_to(tracker: Tracker, audit: Audit, *, prefix: str = "privacy.") -> None:
-    """Log an audit: numbers, what was asked, the verdict, and the audit itself with its page.
+    """Log an audit: numbers, settings, the verdict, and the audit itself with its page.
 
-    Guarantee: a bound that is not valid is never logged as ``epsilon_bound``. Nothing of a record
-        is logged.
+    Guarantee: a bound that is not valid is never logged as ``epsilon_bound``. No content of a
+        record is logged.
     Assumption: that of the tracker.
 
     Args:
-        tracker: Where to.
+        tracker: Tracker to log to.
         audit: Audit of any subject.
-        prefix: Before all names, which else might be taken: a training run has its own seed.
+        prefix: Prefix of all names, to avoid collisions: a training run has its own ``seed``.
     """
     entries = list_entries(audit)
     views = [f for f in audit.findings if isinstance(f, (EpsilonFinding, FormFinding))]
@@ -70,7 +70,7 @@ def log_to(tracker: Tracker, audit: Audit, *, prefix: str = "privacy.") -> None:
 
 
 def shorten(value: Any) -> str:
-    """Return a text in one line, cut to what every store takes."""
+    """Return a text in one line, cut to the length that every store accepts."""
     return one_line(str(value), _LONGEST)
 
 
@@ -141,7 +141,7 @@ def _tag_audit(audit: Audit) -> dict[str, str]:
 
 
 def _name_numbers(prefix: str, values: Mapping[str, float | None]) -> dict[str, float]:
-    """Return numbers by their whole names; what there is none of is left out."""
+    """Return numbers by their full names; missing ones are left out."""
     return {f"{prefix}{name}": float(n) for name, n in values.items() if n is not None}
 
 

@@ -12,13 +12,13 @@ By: TypeAlias = Literal["date", "name"]
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """Audits of one subject, as one adversary sees it, at one δ.
+    """Hold audits of one subject against one adversary, at one δ.
 
     Attributes:
         subject: What was audited.
-        adversary: Whose view, in words.
+        adversary: The adversary, in words.
         delta: δ of all bounds; None for classifiers, which have none.
-        entries: In order; each holds at its own confidence.
+        entries: Entries in order, each with its own confidence.
     """
 
     subject: str
@@ -33,12 +33,12 @@ class Trend:
 
     @property
     def values(self) -> tuple[float | None, ...]:
-        """Return ε of each entry; of classifiers, what the strongest attack gained."""
+        """Return ε of each entry; for classifiers, the advantage of the strongest attack."""
         return tuple(e.advantage if self.delta is None else e.epsilon for e in self.entries)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what else changed since the entry before: a step may not be the model's alone."""
+        """Return what else changed since the previous entry, besides the model."""
         steps = zip(self.entries, self.entries[1:], strict=False)
         return ("", *(_changes(before, after) for before, after in steps))
 
@@ -66,7 +66,7 @@ def _by_date(entry: Entry) -> tuple[float, str, int]:
 
 
 def _by_name(entry: Entry) -> list[tuple[int, str]]:
-    """Put v9 before v10: digits count as numbers."""
+    """Return a sort key that puts v9 before v10: digits count as numbers."""
     pieces = re.split(r"(\d+)", f"{entry.path} {entry.part}")
     return [(int(p), "") if p.isdecimal() else (-1, p) for p in pieces]
 

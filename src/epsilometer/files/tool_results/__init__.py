@@ -1,1 +1,1 @@
-"""Read attack scores out of what other tools write."""
+"""Read attack scores from the results of other tools."""

@@ -7,7 +7,7 @@ _DESIGNS = ("fixed", "coins", "runs")  # canaries are the user's own
 
 
 def find_attacks(opened: Opened) -> ToolResult | None:
-    """Return scores of canaries; None where another tool wrote the file."""
+    """Return scores of canaries; None if another tool wrote the file."""
     if not {_IN, _OUT} <= opened.names:
         return None
     inside, outside = (take_side(opened.read(name), name) for name in (_IN, _OUT))

@@ -18,12 +18,12 @@ _ADVICE = (
 
 
 def find_attacks(opened: Opened) -> ToolResult | None:
-    """Return scores of ``df_train_user`` and ``df_test_user``; None of what others wrote.
+    """Return scores of ``df_train_user`` and ``df_test_user``; None if another tool wrote the file.
 
-    A frame has the columns ``user_id`` and ``score``. Which side it is, only its name tells.
+    A frame has the columns ``user_id`` and ``score``. Only its name tells which side it is.
 
     Raises:
-        InvalidArgument: A user stands in several rows, there are no scores, or the side is unclear.
+        InvalidArgument: A user has several rows, there are no scores, or the side is unclear.
     """
     if isinstance(opened.tree, dict) and set(opened.tree) >= _OF_A_RESULT:
         reason = "Its eps and eps_lb are ends of a bootstrap, its eps_cp a maximum: no bounds."

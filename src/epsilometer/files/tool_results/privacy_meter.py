@@ -7,11 +7,11 @@ from epsilometer.files.tool_results.result import Opened, ToolResult, check_area
 from epsilometer.types import FloatArray
 
 _TOOL = "Privacy Meter"
-_FEWEST = 20  # records of a model, by which no chance makes two halves opposite
+_FEWEST = 20  # records of a model for which opposite halves cannot be a coincidence
 
 
 def find_attacks(opened: Opened) -> ToolResult | None:
-    """Return the scores of one target model; None where another tool wrote the file.
+    """Return the scores of one target model; None if another tool wrote the file.
 
     Raises:
         InvalidArgument: Scores of several models are in one file.
@@ -38,7 +38,7 @@ def _has_pair(memberships: FloatArray) -> bool:
     """Tell whether memberships begin with those of two models that divide the records.
 
     The first two models of the tool are always a pair, so any number of models begins so. Records
-    of one model that stand in order, all members first, are no pair.
+    of one model in order, all members first, are not a pair.
     """
     total = memberships.size
     return any(

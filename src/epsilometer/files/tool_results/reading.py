@@ -1,8 +1,8 @@
 """Recognise by its content which tool wrote a file, and read the scores of its attacks.
 
-A recogniser is a function that takes what was :class:`~.result.Opened`, and returns the result, or
-None where someone else wrote it. A new tool is a module and a line of ``TOOLS``, or an entry point
-of the group ``epsilometer.tool_results`` in another package.
+A recogniser is a function that takes :class:`~.result.Opened`, and returns the result, or None if
+another tool wrote it. A new tool is a module and an entry of ``TOOLS``, or an entry point of the
+group ``epsilometer.tool_results`` in another package.
 """
 
 import io
@@ -47,10 +47,10 @@ _DEEP = "it is nested too deeply"
 
 
 def read_tree(path: Path) -> ToolResult:
-    """Return the attacks in a file of JSON or pickle; nothing that a pickle names is run.
+    """Return the attacks in a JSON or pickle file; nothing that a pickle names is run.
 
     Raises:
-        UnreadableFile: The file is not there, damaged or too large.
+        UnreadableFile: The file is missing, damaged or too large.
         InvalidArgument: No known tool wrote it, or it has no scores.
     """
     with wrap_decoder_errors(path, "Save its scores as .npz."):

@@ -1,4 +1,4 @@
-"""Hold what another tool wrote: scores of its attacks, and what it does not say of them."""
+"""Hold another tool's result: scores of its attacks, and what it does not state about them."""
 
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from epsilometer.types import FloatArray
 _LONGEST = 80  # letters of a name that a file gives an attack
 _MOST = 10**8  # records of a curve
 _ROUNDED = 1e-4  # of an AUC that a tool reports
-_TOLERANCE = 1e-6  # records, by which a rate times their number may miss a whole number
+_TOLERANCE = 1e-6  # tolerance, in records, for a rate times their number to be a whole number
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class Attack:
     """Hold scores of one attack; higher means "was in".
 
     Attributes:
-        name: Name by which it is chosen where a file has several.
+        name: Name by which it is chosen if a file has several.
         inside: Scores of records that were trained on.
         outside: Scores of records that were not.
     """
@@ -37,14 +37,14 @@ class Attack:
 
 @dataclass(frozen=True, eq=False)
 class ToolResult:
-    """Hold the attacks that a result has scores of.
+    """Hold the attacks for which a result has scores.
 
     Attributes:
-        tool: Which wrote it.
-        attacks: One at least.
-        usual: How the tool itself puts records in, in words; empty where it leaves that to users.
+        tool: The tool that wrote it.
+        attacks: At least one attack.
+        usual: How the tool itself includes records, in words; empty if it leaves that to users.
         beside: Further files that were read.
-        designs: What a user may state: not ``runs`` where all scores are of one model.
+        designs: Designs that a user may state: not ``runs`` if all scores are of one model.
     """
 
     tool: str
@@ -54,7 +54,7 @@ class ToolResult:
     designs: tuple[str, ...] = ("fixed", "coins")
 
     def choose(self, name: str | None) -> Attack:
-        """Return the attack of a name, or of a part of it that no other has; the only one.
+        """Return the attack with a name, or a unique part of it; by default the only attack.
 
         Raises:
             InvalidArgument: It is not clear which one is meant.
@@ -74,7 +74,7 @@ class ToolResult:
         )
 
     def ask_design(self) -> str:
-        """Return the question how records came in, which these files do not answer."""
+        """Return the error that asks how records were included, which these files do not state."""
         usual = f" {self.usual}" if self.usual else ""
         runs = ", runs where every score is of a separate run" if "runs" in self.designs else ""
         return (
@@ -88,14 +88,14 @@ class ToolResult:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """Hold what a file has, before anyone knows who wrote it.
+    """Hold the contents of a file before its tool is recognised.
 
     Attributes:
         path: The file.
-        names: Names of its columns or arrays, or of lists in an object of JSON, in their order.
-        read: Returns the numbers of one of them.
-        tree: What a file of JSON or pickle holds, as inert objects; None of others.
-        open_beside: Opens another file of the same folder.
+        names: Names of its columns or arrays, or of lists in a JSON object, in order.
+        read: Function that returns the numbers of one of them.
+        tree: Contents of a JSON or pickle file, as inert objects; None for others.
+        open_beside: Function that opens another file in the same folder.
     """
 
     path: Path
@@ -105,7 +105,7 @@ class Opened:
     tree: Any = None
 
     def find(self, name: str) -> NDArray[Any] | None:
-        """Return the numbers of one of them; None where it is not there."""
+        """Return the numbers of a column, array or list; None if it is missing."""
         return self.read(name) if name in self.names else None
 
 
@@ -113,9 +113,9 @@ def take_side(values: Any, name: str, *, classes: bool = False) -> FloatArray:
     """Return scores as a row of numbers.
 
     Args:
-        values: A row, or a column.
-        name: What they are called in errors.
-        classes: Whether two columns are chances to be out and in, of which the second is meant.
+        values: A one-dimensional array, or a column.
+        name: Name to use in errors.
+        classes: Whether two columns are probabilities to be out and in; the second is used.
 
     Example:
         >>> take_side([[0.25, 0.75], [0.5, 0.5]], "inferred_train", classes=True).tolist()
@@ -150,14 +150,14 @@ def divide_by_member(name: str, score: Any, member: Any) -> Attack:
 
 
 def check_area(attack: Attack, area: Any = None, *, fpr: Any = None, tpr: Any = None) -> Attack:
-    """Return an attack whose scores have the AUC that its tool reports beside them.
+    """Return an attack after checking that its scores have the AUC that its tool reports.
 
-    Scores of another run, of the other sign or cut off have another.
+    Scores of another run, with the wrong sign or truncated have a different one.
 
     Args:
         attack: Scores as they were read.
-        area: The AUC that is reported; None where there is none.
-        fpr: False positive rates of the ROC curve that is reported instead; None without one.
+        area: The reported AUC; None if there is none.
+        fpr: False positive rates of a ROC curve reported instead; None without one.
         tpr: Its true positive rates, likewise.
 
     Raises:
@@ -179,7 +179,7 @@ def check_area(attack: Attack, area: Any = None, *, fpr: Any = None, tpr: Any = 
 
 
 def rank_by_curve(name: str, fpr: Any, tpr: Any, *, inside: int, outside: int) -> Attack:
-    """Return scores with the given ROC curve: its points say how many records stand above each.
+    """Return scores with the given ROC curve, whose points count the records above each score.
 
     Guarantee: errors at every point are those of the scores that the curve was drawn from.
     Assumption: the curve begins at (0, 0) and ends at (1, 1), as that of scikit-learn does.
@@ -208,12 +208,12 @@ def rank_by_curve(name: str, fpr: Any, tpr: Any, *, inside: int, outside: int) -
 
 
 def shorten(name: str) -> str:
-    """Return the name of an attack in one line of at most 80 letters."""
+    """Return the name of an attack in one line of at most 80 characters."""
     return " ".join(str(name).split())[:_LONGEST]
 
 
 def say_none(tool: str, reasons: Iterable[str], advice: str) -> InvalidArgument:
-    """Return the error of a result that has no scores to audit."""
+    """Return the error for a result that has no scores to audit."""
     found = " ".join(dict.fromkeys(reasons))
     return InvalidArgument(
         f"Expected scores of records in a result of {tool}, found none that an audit can use."

@@ -1,4 +1,4 @@
-"""Read what attacks of the Adversarial Robustness Toolbox infer, saved under their usual names."""
+"""Read the inferences of attacks of the Adversarial Robustness Toolbox, under their usual names."""
 
 from epsilometer.files.tool_results.result import Attack, Opened, ToolResult, shorten, take_side
 
@@ -6,7 +6,7 @@ _TRAIN, _TEST = "inferred_train", "inferred_test"
 
 
 def find_attacks(opened: Opened) -> ToolResult | None:
-    """Return attacks by arrays ``inferred_train…`` and ``inferred_test…``; None without them."""
+    """Return attacks from arrays ``inferred_train…`` and ``inferred_test…``; None without them."""
     ends = sorted(
         name.removeprefix(_TRAIN)
         for name in opened.names

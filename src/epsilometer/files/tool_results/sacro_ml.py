@@ -24,7 +24,7 @@ _QUANTILES = (
 
 
 def find_attacks(opened: Opened) -> ToolResult | None:
-    """Return the attacks of a report; None where another tool wrote the file."""
+    """Return the attacks of a report; None if another tool wrote the file."""
     if {_SCORE, _MEMBER} <= opened.names and opened.tree is None:
         attack = divide_by_member(opened.path.stem, opened.read(_SCORE), opened.read(_MEMBER))
         attack = check_area(attack, fpr=opened.find("fpr"), tpr=opened.find("tpr"))
@@ -51,7 +51,7 @@ def find_attacks(opened: Opened) -> ToolResult | None:
 
 
 def _list_reports(tree: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield every repetition of every attack, by a name."""
+    """Yield every repetition of every attack, with a name."""
     for report in tree.values() if isinstance(tree, dict) else ():
         metadata = report.get("metadata") if isinstance(report, dict) else None
         if not isinstance(metadata, dict) or "attack_name" not in metadata:
@@ -96,5 +96,5 @@ def _read_instance(name: str, instance: Mapping[str, Any], arrays: Opened | None
 
 
 def _is_whole(value: Any) -> bool:
-    """Tell whether a number of JSON counts something; SACRO-ML writes some as 12.0."""
+    """Tell whether a JSON number is a whole number; SACRO-ML writes some as 12.0."""
     return isinstance(value, (int, float)) and float(value).is_integer()

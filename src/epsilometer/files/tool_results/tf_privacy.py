@@ -1,4 +1,4 @@
-"""Read attack results of TensorFlow Privacy: pickles, of which nothing is run, and arrays."""
+"""Read attack results of TensorFlow Privacy: pickles, without running them, and arrays."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,10 +28,10 @@ _TABLE = "A table of metrics has no scores."
 
 
 def find_attacks(opened: Opened) -> ToolResult | None:
-    """Return the threshold attacks of a result; None where another tool wrote the file.
+    """Return the threshold attacks of a result; None if another tool wrote the file.
 
     Raises:
-        InvalidArgument: It has no scores, or such as depend on each other.
+        InvalidArgument: It has no scores, or scores that depend on each other.
     """
     if {"slice feature", "attack type"} <= opened.names:
         raise say_none(_TOOL, [_TABLE], _ADVICE)
@@ -72,7 +72,7 @@ def _read_arrays(opened: Opened, kind: str) -> Attack:
 
 
 def _list_results(tree: Any) -> Iterator[Any]:
-    """Yield single results of a saved result, in their order."""
+    """Yield the single results of a saved result, in order."""
     for field in ("single_attack_results", "membership_prob_results"):
         found = getattr(tree, field, None)
         if isinstance(found, (list, tuple)):

@@ -396,7 +396,7 @@ class _Comparison:
         """Yield caveats about records that were not measured."""
         size, of = self.records.size, self.of
         if self.unseen is None:
-            yield f"{size:,} of {of:,} records, as asked for: others may be higher."
+            yield f"{size:,} of {of:,} records, as requested: others may be higher."
         elif self.chosen.screened.any():
             few = int(self.chosen.screened.sum())
             yield (

@@ -137,8 +137,8 @@ class Regressor(PublishedModel):
             _validate.positive(**{name: value})
             if self.published_as != "api":
                 raise InvalidArgument(
-                    f"Expected {name} with published_as='api', got {self.published_as!r}: whoever "
-                    "has the file has all digits, and asks without noise."
+                    f"Expected {name} with published_as='api', got {self.published_as!r}: the file "
+                    "gives all digits, without noise."
                 )
 
     def list_attacks(self) -> Sequence[str]:

@@ -75,7 +75,7 @@ def test_noise_in_answers_clears_nobody() -> None:
     how: dict[str, Any] = {"published_as": "api", "records": "sample:80", "attacks": ("loss",)}
     found = audit(Muffled(), draw_noise(), rules=PdtpAtMost(share=0.1), **how)
     assert found.verdict == "cannot tell"  # was "release"
-    assert "whoever asks often averages that away" in found.find(RuleFinding)[0].finding
+    assert "repeated queries average that away" in found.find(RuleFinding)[0].finding
     still = audit(Constant(), draw_noise(), rules=PdtpAtMost(share=0.1), **how)
     assert still.verdict == "release"
 

@@ -361,5 +361,5 @@ def test_an_api_is_no_remedy_where_answers_tell_the_coefficients() -> None:
         engine=em.InProcess(),
     )
     assert usual.find(RuleFinding)[0].finding.startswith(
-        "Whoever may ask the API and has all other records computes those of 600 of 600 people."
+        "Anyone with access to the API and all other records computes those of 600 of 600 people."
     )

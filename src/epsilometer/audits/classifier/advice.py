@@ -1,4 +1,4 @@
-"""Advise on a classifier: of remedies that were carried out, only those that helped."""
+"""Advise on a classifier: recommend only remedies that were tried and helped."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -19,13 +19,13 @@ from epsilometer.core.findings import (
 from epsilometer.engine.shards import Arrays
 
 RECORDS = "records.csv"  # in the run's directory: private
-_ADVISED = 3  # remedies that are advised
-_FEWER = 0.75  # of those caught before, at most so many where a remedy helps
-_NOTICED = 0.02  # share of people by which that must differ
+_ADVISED = 3  # largest number of remedies to advise
+_FEWER = 0.75  # a remedy helps if at most this share of those caught before is still caught
+_NOTICED = 0.02  # and if the share of people caught falls by at least this much
 
 
 class PartSummary(NamedTuple):
-    """The rules' outcome for one way to publish, in numbers; −1 where not all was measured."""
+    """Outcome of the rules for one way to publish, in numbers; −1 where not all was measured."""
 
     action: str
     caught: float
@@ -37,7 +37,7 @@ class PartSummary(NamedTuple):
     unclear: int
 
     def to_finding(self, base: "PartSummary") -> RemedyFinding:
-        """Return it as a finding, compared with what was audited."""
+        """Return it as a finding, compared with the audited model."""
         falls = _falls(self.caught, base.caught) or _falls(self.advantage, base.advantage)
         passes = not self.failed and not self.unclear
         helps = self.failed < base.failed or (self.failed == base.failed and (passes or falls))
@@ -58,7 +58,7 @@ def _falls(after: float, before: float) -> bool:
 
 
 def list_outcomes(rows: Sequence[PartSummary]) -> Arrays:
-    """Return summaries as arrays, one per number."""
+    """Return summaries as arrays, one per field."""
     kinds = {"action": np.str_, "exposed": np.int64, "in_file": np.int64}
     kinds |= {"failed": np.int64, "unclear": np.int64}
     return {
@@ -68,17 +68,17 @@ def list_outcomes(rows: Sequence[PartSummary]) -> Arrays:
 
 
 def rank_remedy(row: PartSummary) -> tuple[float, ...]:
-    """Sort by rules that fail, then by those unclear or the share caught, then by accuracy."""
+    """Return a sort key: failed rules, then unclear rules or the share caught, then accuracy."""
     harm = row.caught if row.failed else row.unclear
     return row.failed, round(harm, 2), -round(row.accuracy, 2)
 
 
 def advise(result: Audit, *, unmeasured: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what to do, the most useful first: of remedies only those that were seen to help.
+    """Yield advice, the most useful first; remedies are named only if they were found to help.
 
     Args:
-        result: What was found.
-        unmeasured: What the usual rules look at, and these do not, in sentences.
+        result: The audit.
+        unmeasured: What the usual rules examine and these do not, in sentences.
     """
     (risk,) = result.find(LeaveOneOut)
     yield from _advise_remedies(result.find(RemedyFinding), result.verdict)
@@ -112,22 +112,22 @@ def advise(result: Audit, *, unmeasured: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _advise_unclear(rules: Sequence[RuleFinding]) -> Iterator[str]:
-    """Say what it takes to be able to tell, by the rules that are unclear."""
+    """Yield what is needed to decide the rules that are unclear."""
     unclear = {rule.rule: rule for rule in rules if rule.outcome == "unclear"}
     if unclear.pop(IN_FILE, None) is not None:
         yield (
-            "To be able to tell, leave out of the model what could not be searched; or do not "
+            "To decide, leave out of the model what could not be searched; or do not "
             "publish the file, and audit an API."
         )
     if unclear:
         yield (
-            "To be able to tell, do what the unclear rules ask for; where they ask for nothing, "
+            "To decide, do what the unclear rules ask for; where they ask for nothing, "
             "measure more: all records, more shadows, more records."
         )
 
 
 def _advise_other_form(rules: Sequence[RuleFinding]) -> Iterator[str]:
-    """Say, where no remedy was tried, what is not concerned by what fails."""
+    """Yield forms of publication that the failed rules do not concern, if no remedy was tried."""
     failed = {rule.rule for rule in rules if rule.outcome == "fail"}
     if IN_FILE in failed:
         yield "Do not publish the file. Audit an API, or labels alone: they do not hold its parts."

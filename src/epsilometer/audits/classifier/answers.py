@@ -1,7 +1,7 @@
 """Compare a model's ``predict`` with its probabilities, and audit the former where they differ.
 
-Most models predict the likeliest class. One with its own threshold, or one that answers in
-another way, shows by its labels what its probabilities do not.
+Most models predict the likeliest class. The labels of a model with another decision rule may
+reveal more than its probabilities.
 """
 
 import warnings
@@ -24,10 +24,10 @@ _NEVER = -50.0  # ln p of classes that are not answered
 
 
 class LabelsOnly:
-    """An estimator of which others see the answers of ``predict`` alone.
+    """An estimator that shows only the labels of another one's ``predict``.
 
     Attributes:
-        estimator: Of which; not fitted.
+        estimator: The wrapped estimator; not fitted.
 
     Example:
         >>> from sklearn.dummy import DummyClassifier
@@ -41,7 +41,7 @@ class LabelsOnly:
         self.estimator = estimator
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the estimator, and its parameters, as ``sklearn.base.clone`` asks for them."""
+        """Return the estimator and its parameters, as ``sklearn.base.clone`` expects them."""
         inner = (
             self.estimator.get_params() if deep and hasattr(self.estimator, "get_params") else {}
         )
@@ -51,7 +51,7 @@ class LabelsOnly:
         }
 
     def set_params(self, **changed: Any) -> "LabelsOnly":
-        """Change the estimator, or parameters of it."""
+        """Set the estimator, or parameters of it."""
         self.estimator = changed.pop("estimator", self.estimator)
         if changed:
             inner = {name.partition("__")[2]: value for name, value in changed.items()}
@@ -69,7 +69,7 @@ class LabelsOnly:
         return self.fitted_.predict(X)
 
     def predict_proba(self, X: Any) -> FloatArray:  # noqa: N803
-        """Return 1 for the label that is answered."""
+        """Return 1 for the predicted label and 0 for all others."""
         return np.exp(self.predict_log_proba(X))
 
     def predict_log_proba(self, X: Any) -> FloatArray:  # noqa: N803
@@ -88,9 +88,9 @@ def compare_answers(
     """Train on all records, and compare ``predict`` with the probabilities.
 
     Returns:
-        At which records ``predict`` names another class than the likeliest; and whether its labels
-        tell more than probabilities do. Those of a threshold do not: of two classes, each record
-        of the second is then likelier to be of it than each of the first.
+        The records at which ``predict`` does not name the likeliest class; and whether its labels
+        reveal more than probabilities do. Labels from a threshold on the probability of one of two
+        classes reveal no more.
 
     Example:
         >>> from sklearn.linear_model import LogisticRegression
@@ -101,7 +101,7 @@ def compare_answers(
     nowhere = np.zeros(codes.size, bool)
     inner = unwrap_pipeline(estimator, X, codes, preprocessing="fixed", seed=seed).estimator
     if family_of(inner) is not None or not hasattr(estimator, "predict"):
-        return nowhere, False  # of these it is known that they name the likeliest class
+        return nowhere, False  # these are known to predict the likeliest class
     model = clone_with_seed(estimator, seed, overwrite=False)
     with seed_globals(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the same as with each record left out, said there

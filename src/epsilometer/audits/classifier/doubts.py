@@ -1,4 +1,4 @@
-"""Find what makes measurements of rows say little about people: copies, varying answers."""
+"""Find reasons why measurements of rows say little about people: copies, varying answers."""
 
 import warnings
 from typing import Any
@@ -16,11 +16,11 @@ from epsilometer.audits.classifier.sklearn_models import (
 )
 from epsilometer.types import BoolArray, IntArray
 
-_ASKED = 200  # records about which a model is asked twice
-_SAME = 1e-6  # by which the same answer may differ: sums on several cores do
-_VARIED = 0.8  # share of different rows that differ in a column which no two people share
-_FEWEST = 20  # different rows from which that can be told
-_MANY = 0.05  # share of rows with copies from which rates of all are in doubt
+_ASKED = 200  # records about which a model is queried twice
+_SAME = 1e-6  # largest difference of equal answers: sums on several cores differ
+_VARIED = 0.8  # share of distinct values from which a column identifies people
+_FEWEST = 20  # distinct rows needed to decide that
+_MANY = 0.05  # share of rows with copies above which rates over all rows are in doubt
 
 
 def find_doubts(
@@ -31,7 +31,7 @@ def find_doubts(
     *,
     seed: int = 0,
 ) -> tuple[list[str], list[str]]:
-    """Return reasons why measurements of rows protect no one, and remarks, as sentences.
+    """Return reasons why measurements of rows say little about people, and remarks.
 
     Args:
         estimator: Not fitted.
@@ -47,9 +47,9 @@ def find_doubts(
 
 
 def find_copies(X: Any) -> BoolArray:  # noqa: N803
-    """Return which rows stand in a table more than once, where that is no accident.
+    """Return which rows occur more than once in a table, if that is unlikely to be coincidence.
 
-    It may be one where no column is a measurement or a name: many people share a few answers.
+    Coincidence is possible if no column is a measurement or a name: many people share few answers.
 
     Example:
         >>> rows = np.random.default_rng(0).normal(size=(30, 2))
@@ -61,8 +61,8 @@ def find_copies(X: Any) -> BoolArray:  # noqa: N803
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if hasattr(X, "tocsr") or len(shape) != 2 or not shape[1]:
         return nobody
-    # A row is known by a sum over its columns with random weights: two sums are equal by luck once
-    # in 2⁶⁴ pairs, and memory does not grow with the columns
+    # A row is identified by a sum of its columns with random weights: two sums are equal by chance
+    # in one of 2⁶⁴ pairs, and memory does not grow with the columns
     rng = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(10,)))
     weights = rng.integers(2**63, size=shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     sums, most = np.zeros(n, np.uint64), 0
@@ -79,7 +79,7 @@ def find_copies(X: Any) -> BoolArray:  # noqa: N803
 
 
 def describe_copies(copies: BoolArray) -> tuple[str, bool]:
-    """Return what rows with copies mean, and whether they are too many for rates of all to hold."""
+    """Describe rows with copies, and return whether they are too many for overall rates to hold."""
     count = int(copies.sum())
     if not count:
         return "", False
@@ -100,13 +100,13 @@ def describe_varying(
     *,
     seed: int = 0,
 ) -> str:
-    """Say that a trained model answers the same question in several ways; nothing if it does not.
+    """Return a caveat if a trained model answers the same query differently; else an empty text.
 
-    Noise that is added to answers hides a record from one question alone.
+    Noise added to answers hides a record from a single query only.
     """
     inner = unwrap_pipeline(estimator, X, codes, preprocessing="fixed", seed=seed).estimator
     if family_of(inner) is not None:
-        return ""  # of these it is known that they answer alike
+        return ""  # these are known to be deterministic
     model = clone_with_seed(estimator, seed, overwrite=False)
     asked = take_rows(X, np.arange(min(_ASKED, codes.size)))
     with seed_globals(seed), warnings.catch_warnings():
@@ -121,6 +121,6 @@ def describe_varying(
         return ""
     return (
         f"The trained model answered the same question in two ways at {int(vary.sum()):,} of "
-        f"{vary.size:,} records. Each was asked once here; whoever asks often averages that away. "
+        f"{vary.size:,} records. Each was queried once here; repeated queries average that away. "
         "Audit the model without noise in its answers."
     )

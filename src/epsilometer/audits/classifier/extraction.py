@@ -1,8 +1,8 @@
 """Compute a linear model's coefficients from its answers, and training records from these.
 
-Log-odds of such a model are linear in its features, so that as many answers as it has coefficients
-give these away, and with them all that its file does to whoever knows all other records. Rounded
-answers do as well: where one changes, between two records, the probability is known exactly.
+Log-odds of such a model are linear in its features, so as many answers as coefficients determine
+the model. Its answers then reveal as much as its file. Rounded answers do as well: at the point
+between two records where a rounded answer changes, the probability is known exactly.
 """
 
 import copy
@@ -18,10 +18,10 @@ from epsilometer.audits.classifier.rebuilding import Rebuilt, rebuild_records
 from epsilometer.audits.classifier.sklearn_models import identify, predict_logs, take_rows
 from epsilometer.types import FloatArray, IntArray
 
-_ASKED = 20_000  # questions at most
-_HALVINGS = 45  # of a line between two records: as exact as its points
-_WIDEST = 3000  # coefficients that are solved for
-_RANK = 1e-10  # of the largest singular value: less is no direction of the features
+_ASKED = 20_000  # largest number of queries
+_HALVINGS = 45  # bisection steps between two records: down to rounding
+_WIDEST = 3000  # largest number of coefficients to solve for
+_RANK = 1e-10  # singular values below this share of the largest count as 0
 _LEAST = 1e-12  # weight of an answer that is nearly certain, and has lost its digits
 _UNREAD = (
     "Whether these coefficients follow from answers was not tried.",
@@ -41,16 +41,16 @@ def compute_from_answers(
     decimals: int | None = None,
     seed: int = 0,
 ) -> tuple[Leak, ...]:
-    """Return what an API's answers tell of single records to whoever knows all others.
+    """Return what an API's answers reveal about single records to an adversary with all others.
 
-    Guarantee: records that are counted were computed, from answers as they are shown.
-    Assumption: whoever asks knows how the model was trained. Of models that are not linear nothing
-        is computed, and nothing is said. A linear model whose coefficients give records away, and
-        whose answers did not tell them here, is named as *unread*: others may read them.
+    Guarantee: every record that is counted was computed from answers as they are shown.
+    Assumption: the adversary knows how the model was trained. Models that are not linear are
+        skipped. A linear model is reported as *unread* if its coefficients reveal records but
+        could not be computed from its answers here: others may succeed.
 
     Args:
-        model: Fitted.
-        X: The features it was fitted to, about which it is asked.
+        model: A fitted model.
+        X: The features it was fitted to, and is queried at.
         codes: Position of each record's label among the classes.
         classes: All labels, in order.
         decimals: Decimals to which probabilities are rounded; None: not at all; −1: labels alone.
@@ -69,9 +69,9 @@ def compute_from_answers(
         name = type(estimator).__name__
         held = rebuild_records(estimator, features, codes, seed=seed)
         if held is None or not held.hits:
-            continue  # not linear, or not solved so exactly that records follow
+            continue  # not linear, or not solved precisely enough to compute records
         told, asked = None, []
-        if decimals != -1:  # of labels alone nothing is read
+        if decimals != -1:  # labels alone are not used
             logs = show_logs(predict_logs(model, X, classes=classes), decimals)
             told = _read_odds(estimator, logs)
             asked = [] if told is None else [_Asked(features, told, *_weigh(logs))]
@@ -91,14 +91,14 @@ def compute_from_numbers(
     *,
     seed: int = 0,
 ) -> tuple[Leak, ...]:
-    """Return what answers of a regressor tell of single records to whoever knows all others.
+    """Return what a regressor's answers reveal about a record to an adversary with all others.
 
     Guarantee and assumption are those of ``compute_from_answers``.
 
     Args:
-        model: Fitted.
-        X: The features it was fitted to, about which it is asked.
-        targets: What it was fitted to.
+        model: A fitted model.
+        X: The features it was fitted to, and is queried at.
+        targets: The targets it was fitted to.
         answers: Predictions at X as they are shown, ``(records, outputs)``.
         seed: Seed by which records are chosen.
 
@@ -126,7 +126,7 @@ def compute_from_numbers(
 
 
 def _describe(name: str, tried: int, found: Sequence[Rebuilt | None], of: int) -> Leak:
-    """Return what was computed from the coefficients that answers told."""
+    """Describe what was computed from the coefficients that answers reveal."""
     hits = max((each.hits for each in found if each is not None), default=0)
     if hits:
         said = (
@@ -135,19 +135,19 @@ def _describe(name: str, tried: int, found: Sequence[Rebuilt | None], of: int) -
         )
         return Leak(kind="rebuilt", records=round(hits / tried * of), finding=said)
     said = (
-        f"Whoever has the coefficients of {name} and all other records computes the "
+        f"Anyone with the coefficients of {name} and all other records computes the "
         f"missing one. {_UNREAD[bool(found)]}"
     )
     return Leak(kind="unread", records=0, finding=said)
 
 
 class _Asked(NamedTuple):
-    """Questions and what was learned from them.
+    """Queries and the log-odds learned from them.
 
     Attributes:
-        features: What reaches the estimator of each question.
+        features: Features of each query as they reach the estimator.
         odds: Log-odds there, one column per row of coefficients.
-        rows: Which questions are used.
+        rows: Which queries are used.
         weight: Weight of each of these.
     """
 
@@ -158,9 +158,9 @@ class _Asked(NamedTuple):
 
 
 def _weigh(logs: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Return which answers tell all odds, and how much each counts.
+    """Return which answers determine all odds, and their weights.
 
-    An answer of nearly 0 or 1 has few digits left, and counts for as little.
+    An answer near 0 or 1 has few digits left, so its weight is small.
     """
     rows = np.flatnonzero(np.isfinite(logs).all(axis=1))[:_ASKED]
     return rows, np.maximum(1 - np.exp(logs[rows].max(axis=1)), _LEAST)
@@ -177,8 +177,8 @@ def _bisect(
 ) -> list[_Asked]:
     """Find points between two records where a rounded answer changes: there p is known exactly.
 
-    Columns of whole numbers, which may be names of something, are left as they are. Nothing where
-    there are no others, or where the model refuses such questions.
+    Columns of whole numbers may be codes and stay unchanged. Nothing is returned if there are no
+    other columns, or if the model refuses such queries.
     """
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(9,)))
     shape: tuple[int, ...] = getattr(X, "shape", ())
@@ -189,7 +189,7 @@ def _bisect(
     ways = {place: _find_way(X, place, pairs) for place in range(shape[1])}
 
     def move(share: FloatArray) -> Any:
-        """Return points on the way from the first of each pair to the second."""
+        """Return points between the first record of each pair and the second."""
         moved = start.copy()
         for column, way in ways.items():
             if way is not None and hasattr(X, "iloc"):
@@ -236,7 +236,7 @@ def _find_way(X: Any, column: int, pairs: IntArray) -> FloatArray | None:  # noq
 
 
 def _read_odds(estimator: Any, logs: FloatArray) -> FloatArray | None:
-    """Return what answers tell of decisions; None where they do not tell them."""
+    """Return the decision values that answers determine; None if they do not."""
     count, classes = len(np.atleast_2d(estimator.coef_)), logs.shape[1]
     with np.errstate(invalid="ignore"):  # classes that are impossible, whose answers are left out
         if count == 1 and classes == 2:
@@ -249,16 +249,16 @@ def _read_odds(estimator: Any, logs: FloatArray) -> FloatArray | None:
     if identify(estimator) in _SQUARES and estimator.fit_intercept:
         # Targets are 1 and −1, and decisions of least squares sum to what targets do
         return np.asarray(centred + (2 - classes) / classes)
-    return None  # of each class against the others: answers tell no sum of them
+    return None  # one class against the rest: answers do not determine the sum of decisions
 
 
 def _solve_coefficients(estimator: Any, features: Any, asked: _Asked) -> Any:
-    """Return a copy with the coefficients that answers tell; None where they do not tell them."""
+    """Return a copy with the coefficients that answers determine; None if they do not."""
     if features.shape[1] > _WIDEST or asked.rows.size < 2:
         return None
     rows, weight = _densify(features, np.arange(min(features.shape[0], _ASKED))), asked.weight
     middle = rows.mean(axis=0) * bool(estimator.fit_intercept)
-    # With an l2 penalty, coefficients have no part that no feature has
+    # With an l2 penalty, coefficients lie in the span of the features
     _, sizes, turned = np.linalg.svd(rows - middle, full_matrices=False)
     turned, sizes = turned[sizes > _RANK * sizes[0]], sizes[sizes > _RANK * sizes[0]]
     known = (_densify(asked.features, asked.rows) - middle) @ turned.T / sizes

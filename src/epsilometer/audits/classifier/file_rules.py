@@ -17,11 +17,11 @@ _NAMED = 3  # places in a file that a rule names
 
 
 def limit_file(leaks: Sequence[Leak] | None, of: int, *, statistics: bool = False) -> RuleFinding:
-    """Fail where single records are in the file; nothing of this rests on samples.
+    """Fail if single records are in the file; the outcome does not depend on samples.
 
     Args:
-        leaks: What the file tells; None where it was not searched.
-        of: Records in all.
+        leaks: Leaks found in the file; None if it was not searched.
+        of: Total number of records.
         statistics: Whether means of many records count too.
     """
     outcome: Outcome = "unclear"
@@ -54,11 +54,11 @@ def limit_file(leaks: Sequence[Leak] | None, of: int, *, statistics: bool = Fals
 
 
 def limit_answers(leaks: Sequence[Leak] | None, of: int) -> RuleFinding:
-    """Fail where records follow from what an API shows; nothing of this rests on samples.
+    """Fail if records can be computed from answers; the outcome does not depend on samples.
 
     Args:
-        leaks: What answers tell; None where that was not tried.
-        of: Records in all.
+        leaks: Leaks found in answers; None if that was not tried.
+        of: Total number of records.
     """
     grave = [leak for leak in leaks or () if leak.kind == "rebuilt"]
     records = max((leak.records for leak in grave), default=0)
@@ -66,7 +66,7 @@ def limit_answers(leaks: Sequence[Leak] | None, of: int) -> RuleFinding:
     outcome: Outcome = "fail" if grave else "unclear" if leaks is None or unread else "pass"
     who = f"{records:,} of {of:,} people"
     why = {
-        "fail": f"Whoever may ask the API and has all other records computes those of {who}. "
+        "fail": f"Anyone with access to the API and all other records computes those of {who}. "
         f"{_name_places(grave)}",
         "unclear": _name_places(unread)
         or "Whether records can be computed from answers was not tried.",
@@ -86,6 +86,6 @@ def limit_answers(leaks: Sequence[Leak] | None, of: int) -> RuleFinding:
 
 
 def _name_places(leaks: Sequence[Leak]) -> str:
-    """Return what was found where, the first few."""
+    """Return the first few findings, and how many more there are."""
     named = " ".join(leak.finding for leak in leaks[:_NAMED])
     return f"{named} {len(leaks) - _NAMED} more." if len(leaks) > _NAMED else named

@@ -47,15 +47,15 @@ from epsilometer.core.findings import (
 from epsilometer.stats import clusters, membership
 from epsilometer.types import FloatArray, IntArray
 
-_EXPLAINED = 20  # of them with what makes them stand out
+_EXPLAINED = 20  # records with an explanation of what makes them stand out
 _EDGES = np.geomspace(1e-5, 10.0, 49)
 _CITES = ("long2017", "clopper1934")
-_CHANCE = 0.05  # that some record is ranked by guesses that were right by luck
+_CHANCE = 0.05  # probability that some record is ranked by guesses that were right by chance
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PartResults(PublishedResults):
-    """What the parts of an audit of a classifier found, on its way to a result."""
+    """Results of the parts of a classifier's audit, to be combined into one audit."""
 
     task: ClassifierTask
 
@@ -96,7 +96,7 @@ class PartResults(PublishedResults):
         return msgspec.structs.replace(result, advice=tuple(advice))
 
     def _describe_attack(self) -> str:
-        """Say how a model that was fitted elsewhere was attacked."""
+        """Return how a model that was fitted elsewhere was attacked, for the title."""
         if self.task.subject.fitted is None:
             return ""
         if "attacks" not in self.found:
@@ -107,7 +107,7 @@ class PartResults(PublishedResults):
 
     @property
     def measured(self) -> Measured:
-        """What rules use."""
+        """The quantities that rules use."""
         left_out = self.found["leave-one-out"]
         return Measured(
             risk=self._count_hidden()[0],
@@ -125,7 +125,7 @@ class PartResults(PublishedResults):
 
     @property
     def _threats(self) -> tuple[str, ...]:
-        """Which threats were measured: of a remedy none are."""
+        """The threats that were measured: none for a remedy."""
         return tuple(self.task.subject.threats) if "threats" in self.found else ()
 
     def _measure_threats(self) -> tuple[ThreatFinding, ...]:
@@ -136,8 +136,8 @@ class PartResults(PublishedResults):
     def _count_hidden(self) -> tuple[FloatArray, int]:
         """Return risks, and how many were above the limit and are hidden by random training.
 
-        Where the seed is no one's to know, what counts is whether models with the record can be
-        told from models without it. The shift is that of the same seed, the spread that of others.
+        If the seed is secret, what counts is whether models with the record can be distinguished
+        from models without it. The shift is measured with the same seed, the spread with others.
         """
         at, limit = self._changes(), self.task.subject.limit
         arrays = self.found["leave-one-out"]
@@ -166,13 +166,13 @@ class PartResults(PublishedResults):
 
     @cached_property
     def order(self) -> NDArray[np.int64]:
-        """Places of measured records: first whom attacks find, beyond chance, then by risk."""
+        """Positions of measured records: first those attacks find beyond chance, then by risk."""
         risk = self._changes().risk
         if self.attacked is None:
             return np.argsort(-risk, kind="stable")
         attacked = np.nan_to_num(self.attacked[self.found["leave-one-out"]["records"]])
         models = len(self.found["attacks"]["member"])
-        # Guesses are right so often by chance; of all records together in at most 5 % of audits.
+        # Guesses about any record are right this often by chance in at most 5 % of audits.
         chance = special.bdtrc(np.round(attacked * models) - 1, models, 0.5)
         return np.lexsort((-risk, -np.where(chance <= _CHANCE / attacked.size, attacked, 0.0)))
 
@@ -217,18 +217,18 @@ class PartResults(PublishedResults):
         return measure_changes(arrays["full"], arrays[other], decimals=decimals)
 
     def _floor(self) -> FloatArray | None:
-        """Return what another seed alone changes, seen through as many decimals."""
+        """Return the change from another seed alone, at as many decimals."""
         return self._changes("null").risk if self.found["leave-one-out"]["null"].size else None
 
     @property
     def _mismatch(self) -> list[str]:
-        """How the target differs from its shadows."""
+        """Differences between the target and its shadows."""
         return [str(line) for line in self.found.get("attacks", {}).get("mismatch", ())]
 
     def _add_bound(
         self, name: str, finding: MembershipFinding, *, coins: bool = True
     ) -> MembershipFinding:
-        """Add the bound; of who is in a target from elsewhere no one knows by what chance."""
+        """Add the bound; it is not valid for a target from elsewhere, without coin tosses."""
         return super()._add_bound(name, finding, coins=coins and self.task.target is None)
 
     def _summarise_risk(self, at: Changes, floor: FloatArray | None) -> LeaveOneOut:
@@ -290,7 +290,7 @@ class PartResults(PublishedResults):
         return tuple(listed)
 
     def _scores_of(self, record: int) -> tuple[tuple[str, float], ...]:
-        """Return each attack's mean score of the record over the models it was in."""
+        """Return each attack's mean score of the record over the models trained on it."""
         if "attacks" not in self.found:
             return ()
         found = self.found["attacks"]
@@ -316,7 +316,7 @@ class PartResults(PublishedResults):
         return (describe_removal(found, ranks),)
 
     def _remedies(self) -> tuple[RemedyFinding, ...]:
-        """Return what was tried: nothing first, then the best."""
+        """Return the remedies that were tried: first the unchanged model, then the best."""
         if "remedies" not in self.found or not self.found["remedies"]["action"].size:
             return ()
         found = self.found["remedies"]
@@ -346,7 +346,7 @@ class PartResults(PublishedResults):
         )
 
     def _list_unmeasured(self) -> list[str]:
-        """Say what was not examined because rules or attacks differ from the defaults."""
+        """Return what was not examined because rules or attacks differ from the defaults."""
         said = []
         if self.task.subject.published_as == "file" and "file" not in self.found:
             said.append("The model's file was not searched: it may hold training records.")
@@ -363,7 +363,7 @@ class PartResults(PublishedResults):
         if hidden := self._count_hidden()[1]:
             caveats.append(
                 f"Training is random: {hidden:,} records above the limit move predictions by less "
-                "than another seed does, and are not counted. Whoever learns the seed sees them."
+                "than another seed does, and are not counted. Anyone with the seed can detect them."
             )
         for part in ("file", "extraction"):
             leaks = read_leaks(self.found.get(part)) or ()
@@ -387,7 +387,7 @@ class PartResults(PublishedResults):
             if self.task.asked is not None:
                 caveats.append(
                     f"Attacks asked models about {self.task.asked.size:,} of {self.task.size:,} "
-                    "records, drawn at random: every answer of nearest neighbours looks at all."
+                    "records, drawn at random: every answer of nearest neighbours searches all."
                 )
             if self.found.get("sizes", True) == {}:
                 caveats.append("Smaller models could not be trained: there is no trend with size.")
@@ -413,7 +413,7 @@ class PartResults(PublishedResults):
 
 
 def sum_up_parts(results: PartResults, action: str = "") -> PartSummary:
-    """Return what the rules say of measured parts, in numbers."""
+    """Return the rules' outcome for measured parts, in numbers."""
     rules, attacks = results.apply_rules()
     files = [rule for rule in rules if rule.rule == IN_FILE]
     return PartSummary(
@@ -434,7 +434,7 @@ def _count_bins(values: FloatArray) -> tuple[int, ...]:
 
 
 def describe_removal(found: Mapping[str, Any], ranks: Mapping[int, int]) -> RemovalPlan:
-    """Return the removal plan, with what it comes to; ``ranks`` are those of records by row."""
+    """Return the removal plan and its outcome; ``ranks`` maps rows of records to their ranks."""
     best = int(np.argmin(found["exposed"]))
     dropped, first = int(found["removed"][best]), int(found["exposed"][0])
     fewest, last = int(found["exposed"][best]), int(found["removed"][-1])

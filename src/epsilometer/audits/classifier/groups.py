@@ -15,7 +15,7 @@ from epsilometer.stats import clusters, membership
 from epsilometer.stats.membership import Limited
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-SMALLEST = 20  # records of a group that is shown by itself
+SMALLEST = 20  # records that a group needs to be shown on its own
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -27,9 +27,9 @@ class GroupedRisk:
         records: Which records were measured.
         risk: Risk of each of these.
         limit: Limit above which a record is exposed.
-        scores: Returns scores of an attack on some records; None where no attack was run.
-        member: Who was in the first model that was attacked; None where none was.
-        attacked: What picks the records that attacks asked about from all.
+        scores: Returns scores of an attack on some records; None if no attack was run.
+        member: Members of the first attacked model; None if none was attacked.
+        attacked: Index that selects the records attacks queried.
         confidence: Confidence of all limits and differences together.
     """
 
@@ -44,19 +44,19 @@ class GroupedRisk:
 
 
 def compare_groups(grouped: GroupedRisk) -> tuple[GroupRisk, ...]:
-    """Return the risk of each group, and how it differs from all others of its column.
+    """Return the risk of each group, and how it differs from the rest of its column.
 
-    Guarantee: all limits of all groups, and all differences that are stated, hold together in at
-        least ``confidence`` of audits, of people like these.
-    Assumption: records, with all their scores, are independent and drawn from one population of
-        each group.
+    Guarantee: all limits of all groups and all stated differences hold together in at least
+        ``confidence`` of audits, for people like these.
+    Assumption: records, with all their scores, are independent and drawn from one population per
+        group.
     """
     found = [
         (column, name, at, ~at)
         for column, values in grouped.columns.items()
         for name, at in list_groups(values, grouped.records)
     ]
-    # Four statements of each: two limits, and two comparisons
+    # Four statements about each: two limits, and two comparisons
     each = (1 - grouped.confidence) / max(4 * len(found), 1)
     return tuple(
         _describe(grouped, column, name, at, rest, each) for column, name, at, rest in found
@@ -102,18 +102,18 @@ def _describe(
 
 
 def _limit_auc(grouped: GroupedRisk, at: BoolArray, alpha: float) -> Limited | None:
-    """Return the AUC of the attack within a group; None where too few were in, or out."""
+    """Return the AUC of the attack within a group; None with too few members or non-members."""
     if grouped.scores is None or grouped.member is None:
         return None
     member = grouped.member[at[grouped.attacked]]
     if min(int(member.sum()), int((~member).sum())) < SMALLEST:
         return None
-    # Half of it for each of two groups that are compared
+    # Half of it for each of the two groups that are compared
     return clusters.auc(grouped.scores(at), confidence=1 - alpha / 2)
 
 
 def list_groups(values: NDArray[Any], records: IntArray) -> Iterator[tuple[str, BoolArray]]:
-    """Yield groups with who is in them, the small ones together, unless those are few too."""
+    """Yield groups and their records; small groups are merged, and dropped if still too small."""
     small = np.zeros(values.size, bool)
     measured = values[records]
     for name in sorted(np.unique(values).tolist(), key=_sort_key):
@@ -127,7 +127,7 @@ def list_groups(values: NDArray[Any], records: IntArray) -> Iterator[tuple[str, 
 
 
 def _sort_key(name: str) -> tuple[float, str]:
-    """Sort groups that begin with a number by it, and all others after them."""
+    """Return a sort key: groups that begin with a number by that number, then all others."""
     number = re.match(r"-?\d+(\.\d+)?(e[+-]?\d+)?", name)
     if name.startswith("…"):
         return -math.inf, name

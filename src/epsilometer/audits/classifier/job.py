@@ -71,21 +71,21 @@ from epsilometer.errors import EpsilometerError
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 SUBJECTS = (Classifier,)
-_MOST_MODELS = 1024  # that are trained for precision
-_SCORES = 2**18  # of one attack, beyond which fewer models are attacked
+_MOST_MODELS = 1024  # largest number of models trained for precision
+_SCORES = 2**18  # scores of one attack, beyond which fewer models are attacked
 _FEWEST_TARGETS = 8
-_WORTH = 0.9  # twice the models must narrow limits to so much of their width
-_PARTS = (2, 4)  # in which the records are cut to train on fewer
-_FEWER = 16  # models of each part
+_WORTH = 0.9  # doubling the models must narrow limits to this share of their width
+_PARTS = (2, 4)  # numbers of parts into which the records are cut to train on fewer
+_FEWER = 16  # models per part
 _SIZES = 8  # number of the random stream that cuts records into parts
-_JUDGED = ("leave-one-out", "attacks", "file", "extraction")  # parts that rules look at
+_JUDGED = ("leave-one-out", "attacks", "file", "extraction")  # parts that rules use
 _SEEDS = 20  # models that show how far predictions vary with the seed alone
-_FIRST = 5  # of them, after which it may be plain that they hide no record
-_GENEROUS = 3.0  # times what these vary is more than all of them would show
+_FIRST = 5  # the first of them, after which it may be clear that no record is hidden
+_GENEROUS = 3.0  # times the spread of these exceeds the spread of all
 _VARIATION = 7  # number of the random stream that varies training; attacks have the others
-_UNLIKE = 0.05  # of probability that a model like the recipe's gives otherwise, on average
-_SAME = 1e-3  # the same where training is not random: solvers and roundings differ by less
-_CLOSER = 1000  # records at most, all of which are left out of the best remedy
+_UNLIKE = 0.05  # total variation distance above which a model is unlike its recipe's
+_SAME = 1e-3  # the same where training is not random: solvers and rounding differ by less
+_CLOSER = 1000  # records up to which all are left out of the best remedy
 
 
 def run_audit(subject: Classifier, request: Request) -> Audit:
@@ -95,7 +95,7 @@ def run_audit(subject: Classifier, request: Request) -> Audit:
 
 
 def make_job(subject: Classifier, request: Request) -> "ClassifierJob":
-    """Return the work of an audit; its engine executes what the parts are made of."""
+    """Return the job of an audit; its engine executes the units inside the longer parts."""
     task = ClassifierTask(subject, request)
     parts = make_parts(task, (task.classes, task.codes), removal=task.removal)
     return ClassifierJob(**parts)
@@ -106,7 +106,7 @@ class ClassifierJob(PublishedJob):
     """The parts of an audit of a classifier, each a unit.
 
     Attributes:
-        kept: Parts, and the pool of shadows, for parts that need them.
+        kept: Results of parts, and the pool of shadows, for parts that need them.
     """
 
     task: ClassifierTask
@@ -114,7 +114,7 @@ class ClassifierJob(PublishedJob):
 
     @property
     def work(self) -> Mapping[str, Callable[[], Arrays]]:
-        """What computes each part."""
+        """The function that computes each part."""
         return {
             "file": self._search_file,
             "extraction": self._search_answers,
@@ -133,7 +133,7 @@ class ClassifierJob(PublishedJob):
         return found
 
     def collect(self, found: Mapping[str, Arrays]) -> PartResults:
-        """Return what the parts found, on its way to a result."""
+        """Return the results of the parts, to be combined."""
         return PartResults(task=self.task, found=found)
 
     def _measure(
@@ -160,10 +160,10 @@ class ClassifierJob(PublishedJob):
         )
 
     def _find_published(self) -> tuple[Any, Any, IntArray]:
-        """Return the model that is to be published, and the records that it was trained on."""
+        """Return the model to publish, and the records that it was trained on."""
         subject, task = self.task.subject, self.task
         model, rows = subject.fitted, np.ones(task.codes.size, bool)
-        if model is None or not hasattr(model, "fit"):  # of ONNX there are bytes alone
+        if model is None or not hasattr(model, "fit"):  # ONNX models are bytes only
             model = clone_with_seed(subject.estimator, task.seed, overwrite=False)
             with seed_globals(task.seed), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the same as with each record left out, said there
@@ -188,7 +188,7 @@ class ClassifierJob(PublishedJob):
         subject, records = self.task.subject, self.task.records
         ranked = None
         if isinstance(records, str) and records.startswith("screen") and subject.attack_names:
-            ranked = np.full(self.task.codes.size, -np.inf)  # whom no attack asks about are last
+            ranked = np.full(self.task.codes.size, -np.inf)  # records no attack queries are last
             ranked[self.task.attacked] = screen_pool(self._train_pool(subject.shadows))
         found = self._measure(
             subject.X, subject.y, where="leave-one-out", records=records, ranked=ranked
@@ -216,10 +216,10 @@ class ClassifierJob(PublishedJob):
         }
 
     def _measure_spread(self, found: Pdtp, above: BoolArray) -> FloatArray:
-        """Return how far log-odds of models of all records vary with the seed, from below.
+        """Return a lower limit on how much log-odds of models of all records vary with the seed.
 
-        It is measured of records above the limit, since nothing else hides. It is 0 where a few
-        seeds are far from hiding any of them.
+        It is measured only at records above the limit, since no others can be hidden. It is 0 if a
+        few seeds show that none is.
         """
         subject, records = self.task.subject, found.records[above]
         fit = FitEstimator(self._shown_estimator, self.task.classes)
@@ -239,7 +239,7 @@ class ClassifierJob(PublishedJob):
 
     @property
     def _answers(self) -> tuple[int, bool]:
-        """At how many records ``predict`` names no likeliest class; and whether it tells more."""
+        """Number of records where ``predict`` differs, and whether its labels reveal more."""
         subject, task = self.task.subject, self.task
         if "answers" not in self.kept:
             other, more = compare_answers(
@@ -251,14 +251,14 @@ class ClassifierJob(PublishedJob):
 
     @property
     def _shown_estimator(self) -> Any:
-        """What is trained: where labels are shown that are not the likeliest, what says these."""
+        """The estimator to train: wrapped by ``LabelsOnly`` if shown labels need ``predict``."""
         estimator = self.task.subject.estimator
         if self.task.subject.shown != -1 or not self._answers[0]:
             return estimator
         return LabelsOnly(estimator)
 
     def _describe_answers(self) -> tuple[str, ...]:
-        """Say that probabilities do not tell what ``predict`` tells."""
+        """Return a caveat if ``predict`` differs from the probabilities."""
         count, more = self._answers
         if self.task.subject.shown == -1 or not more:
             return ()
@@ -269,7 +269,7 @@ class ClassifierJob(PublishedJob):
         )
 
     def _train_pool(self, models: int) -> ShadowPool:
-        """Return a pool of so many models, or of more that are there already."""
+        """Return a pool of at least this many models; an existing larger one is reused."""
         subject = self.task.subject
         if "pool" not in self.kept or self.kept["pool"].models < models:
             self.kept["pool"] = shadow_pool(
@@ -287,7 +287,7 @@ class ClassifierJob(PublishedJob):
         return pool
 
     def _attack(self) -> Arrays:
-        """Attack as many models as the precision asks for."""
+        """Attack as many models as the precision requires."""
         subject, models = self.task.subject, self.task.subject.shadows
         found = self._attack_models(models)
         if subject.precision is None or self.task.target is not None:
@@ -329,17 +329,17 @@ class ClassifierJob(PublishedJob):
         return arrays
 
     def _attack_sizes(self) -> Arrays:
-        """Attack models of a quarter, and of an eighth, of the records; nothing if none train."""
+        """Attack models of a quarter and an eighth of the records; nothing if training fails."""
         arrays: dict[str, NDArray[Any]] = {}
         try:
             for parts in _PARTS:
                 arrays |= self._attack_parts(parts)
-        except EpsilometerError:  # 300 neighbours among fewer records
+        except EpsilometerError:  # for example, 300 neighbours among fewer records
             return {}
         return arrays
 
     def _attack_parts(self, parts: int) -> Arrays:
-        """Attack models of half a part of the records, for all parts."""
+        """Attack models trained on half of each part of the records."""
         subject = self.task.subject
         order = self.task.stream(_SIZES).permutation(self.task.codes.size)
         member: list[BoolArray] = []
@@ -371,14 +371,14 @@ class ClassifierJob(PublishedJob):
     def _choose_targets(
         self, pool: ShadowPool
     ) -> tuple[list[int | FloatArray], BoolArray, tuple[str, ...]]:
-        """Return what is attacked, who was in it, and how it differs from its shadows."""
+        """Return the targets, their members, and how they differ from their shadows."""
         if self.task.target is not None:
             log_proba, member = (each[self.task.attacked] for each in self.task.target)
             log_proba = show_logs(log_proba, self.task.subject.shown)
             unlike = find_mismatch(pool, log_proba, member)
             return [log_proba], member[None], (*unlike, *self._compare_fitted())
-        # Whole pairs: every record is in half of them. Limits count records: of 32,768 that of
-        # TPR − FPR is 0.02 wide with 8 targets, 0.013 with 32. Each costs attacks on all records.
+        # Whole pairs: every record is in half of them. For 32,768 records, limits on TPR − FPR are
+        # 0.02 wide with 8 targets, 0.013 with 32. Each target costs attacks on all records.
         most = pool.models // 2 * 2
         if self.task.subject.precision is None:
             most = min(most, max(_FEWEST_TARGETS, _SCORES // pool.records // 2 * 2))
@@ -386,7 +386,7 @@ class ClassifierJob(PublishedJob):
         return [*targets], pool.member[targets], self._compare_fitted()
 
     def _compare_fitted(self) -> tuple[str, ...]:
-        """Say where a model that was fitted elsewhere is unlike one trained here on its records."""
+        """Return a caveat if a model fitted elsewhere is unlike one trained here on its records."""
         subject, task = self.task.subject, self.task
         if subject.fitted is None:
             return ()
@@ -408,7 +408,7 @@ class ClassifierJob(PublishedJob):
         )
 
     def _doubt_search(self) -> tuple[Leak, ...]:
-        """Doubt a search that knows not on which records the model was trained."""
+        """Return a leak "unread" if the fitted model is unlike one trained on these records."""
         return tuple(
             Leak(kind="unread", records=self.task.size, finding=unlike)
             for unlike in self._compare_fitted()
@@ -445,9 +445,9 @@ class ClassifierJob(PublishedJob):
         )
 
     def _try_remedies(self) -> Arrays:
-        """Carry out what may help, and measure it by the same attacks; nothing where all is well.
+        """Try remedies, and measure them by the same attacks; nothing if all rules pass.
 
-        What fails to train is no remedy.
+        Remedies that fail to train are skipped.
         """
         base = {part: self._find_part(part) for part in self.task.parts if part in _JUDGED}
         rows = [sum_up_parts(PartResults(task=self.task, found=base))]
@@ -477,9 +477,9 @@ class ClassifierJob(PublishedJob):
     def _look_closer(
         self, row: PartSummary, remedy: Remedy, place: int, found: PartResults
     ) -> PartSummary:
-        """Leave out all records of the best remedy, if they are few, where the riskiest were.
+        """Leave all records out of the best remedy, if few, instead of the riskiest alone.
 
-        What is advised first should be known to pass, where it does.
+        The remedy that is advised first should be known to pass if it does.
         """
         if row.failed or not row.unclear or found.is_whole or self.task.codes.size > _CLOSER:
             return row
@@ -491,23 +491,23 @@ class ClassifierJob(PublishedJob):
         )
         try:
             left_out = job._leave_out()
-        except EpsilometerError:  # it would take too long
+        except EpsilometerError:  # for example, it would take too long
             return row
         whole = {**found.found, "leave-one-out": left_out}
         return sum_up_parts(PartResults(task=job.task, found=whole), action=row.action)
 
     def _find_part(self, part: str) -> Arrays:
-        """Return a part as it was computed here, or compute it again where it was read."""
+        """Return a part as it was computed here, or compute it again if it was read from disk."""
         return self.kept[part] if part in self.kept else self.unit(self.task.parts.index(part))
 
     def _carry_out(self, remedy: Remedy, place: int, base: Mapping[str, Arrays]) -> PartResults:
         subject = remedy.subject
-        if subject.shown == -1 and self._answers[0]:  # which probabilities do not tell
+        if subject.shown == -1 and self._answers[0]:  # probabilities do not give these labels
             remedy = dataclasses.replace(remedy, retrains=True)
-        if remedy.retrains and not leaves_exactly(subject):  # those who were riskiest are checked
+        if remedy.retrains and not leaves_exactly(subject):  # check those that were riskiest
             subject = dataclasses.replace(subject, records=remedy.watched)
         task = ClassifierTask(subject, self.task.request)
-        same = () if remedy.retrains else ("pool", "answers")  # of the model as it is
+        same = () if remedy.retrains else ("pool", "answers")  # from the unchanged model
         kept = {name: self.kept[name] for name in same if name in self.kept}
         job = dataclasses.replace(
             self, task=task, directory=self._folder(f"remedy-{place}"), kept=kept
@@ -536,5 +536,5 @@ class ClassifierJob(PublishedJob):
 
 
 def _measure_difference(one: FloatArray, other: FloatArray) -> float:
-    """Return the probability that two models give otherwise, on average over records."""
+    """Return the total variation distance of two models' predictions, averaged over records."""
     return float(np.abs(np.exp(one) - np.exp(other)).sum(axis=1).mean() / 2)

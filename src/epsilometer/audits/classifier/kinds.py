@@ -25,7 +25,7 @@ _OTHER = {
 
 
 def find_kind(estimator: Any) -> str | None:
-    """Return what scikit-learn says an estimator is; None where that is not known.
+    """Return the kind of an estimator according to scikit-learn; None if it is unknown.
 
     Example:
         >>> from sklearn.cluster import KMeans
@@ -35,7 +35,7 @@ def find_kind(estimator: Any) -> str | None:
     tags = getattr(estimator, "__sklearn_tags__", None)
     try:
         kind = tags().estimator_type if tags is not None else None
-    except Exception:  # of estimators that were written for other versions
+    except Exception:  # raised by estimators that were written for other versions
         kind = None
     if kind is None:
         kind = getattr(estimator, "_estimator_type", None)
@@ -48,7 +48,7 @@ def check_kind(estimator: Any, expected: str) -> None:
     """Refuse an estimator that is known to be of another kind than the audit's.
 
     Raises:
-        InvalidArgument: It says what the estimator is, and what to do instead.
+        InvalidArgument: The kinds differ; the message says what to do instead.
     """
     kind = find_kind(estimator)
     if kind is None or kind == expected:

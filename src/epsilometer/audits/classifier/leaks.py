@@ -1,4 +1,4 @@
-"""Hold what a model tells of single records, and keep it in a run."""
+"""Hold what a model reveals about single records, and store it in a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ Kind: TypeAlias = Literal["rows", "one person", "rebuilt", "unread", "statistics
 
 @dataclass(frozen=True, kw_only=True)
 class Leak:
-    """Information about single records in a model's file.
+    """Information about single records in a model's file or answers.
 
     Attributes:
-        kind: Training rows; parts of the model that belong to one record; records that whoever
-            knows all others computes; parts that could not be searched; statistics of many
+        kind: Training rows; parts of the model that belong to one record; records that can be
+            computed from all others; parts that could not be searched; statistics of many
             records, and other remarks.
-        records: How many records that concerns.
-        finding: What is where, in a sentence without any value.
+        records: Number of records concerned.
+        finding: A sentence that says what was found where, without any value.
     """
 
     kind: Kind
@@ -29,7 +29,7 @@ class Leak:
 
 
 def write_leaks(leaks: Sequence[Leak]) -> Arrays:
-    """Return leaks as arrays, as a run keeps them."""
+    """Return leaks as arrays, to be stored in a run."""
     return {
         "kinds": np.array([leak.kind for leak in leaks], np.str_),
         "records": np.array([leak.records for leak in leaks], np.int64),
@@ -38,7 +38,7 @@ def write_leaks(leaks: Sequence[Leak]) -> Arrays:
 
 
 def read_leaks(found: Arrays | None) -> list[Leak] | None:
-    """Return leaks from arrays; None where nothing was searched."""
+    """Return leaks from arrays; None if nothing was searched."""
     if found is None:
         return None
     columns = (found[name].tolist() for name in ("kinds", "records", "findings"))

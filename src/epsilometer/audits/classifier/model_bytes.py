@@ -1,8 +1,8 @@
 """Read the file of a model without loading it: no code that it names is imported or run.
 
-Pickle and joblib are read into inert objects that keep what they were given. Archives (skops,
-torch, NumPy) are read entry by entry, ONNX by the wire format of its messages. What is of another
-kind is said not to have been read.
+Pickle and joblib are read into inert objects that hold their arguments. Archives (skops, torch,
+NumPy) are read entry by entry, ONNX by the wire format of its messages. Files of other formats are
+reported as not read.
 """
 
 import base64
@@ -27,9 +27,9 @@ from epsilometer.audits.classifier.model_state import Unread
 from epsilometer.files.inert_pickle import Reader
 from epsilometer.types import FloatArray
 
-_VALUES = 3  # values of a row from which it is looked for in a file
-_RUN = 8  # different values by which a column is recognised in a file
-_LONG = 24  # letters of a text in which numbers are looked for
+_VALUES = 3  # smallest number of values of a row to search for in a file
+_RUN = 8  # distinct values by which a column is recognised in a file
+_LONG = 24  # characters from which a text is searched for numbers
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]{64,}={0,2}\s*")
 _UNPACKERS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
@@ -39,11 +39,11 @@ _UNPACKERS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
     (b"\xfd7zXZ", lzma.decompress),
     (b"]\x00\x00", lzma.decompress),
 )
-_DEEPEST = 8  # archives in archives
+_DEEPEST = 8  # levels of archives in archives
 
 
 def unpack(content: bytes, depth: int = 0) -> Iterator[bytes]:
-    """Yield a file as it is, and its unpacked contents."""
+    """Yield the raw bytes of a file, and its unpacked contents."""
     yield content
     if depth == _DEEPEST:
         return
@@ -55,7 +55,7 @@ def unpack(content: bytes, depth: int = 0) -> Iterator[bytes]:
 
 
 def read_objects(content: bytes, name: str = "", depth: int = 0) -> Iterator[Any]:
-    """Yield what a file of a model holds, for ``walk_state``: inert objects, arrays, texts.
+    """Yield the contents of a model's file, for ``walk_state``: inert objects, arrays, texts.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -116,7 +116,7 @@ def _read_array(content: bytes) -> Iterator[Any]:
 
 
 def _read_text(content: bytes) -> Any:
-    """Return text, parsed where it is JSON; None where it is none."""
+    """Return text, parsed if it is JSON; None if the bytes are not text."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -130,7 +130,7 @@ def _read_text(content: bytes) -> Any:
 
 
 def find_in_text(text: str) -> Iterator[Any]:
-    """Yield the numbers in a long text, and the bytes that it spells.
+    """Yield the numbers in a long text, and the bytes that it encodes.
 
     Example:
         >>> [found.tolist() for found in find_in_text("[[0.125, 2.0], [-1e3, 40, 5]]")]
@@ -154,13 +154,13 @@ def _read_pickle(content: bytes) -> Iterator[Any]:
     while stream.tell() < len(content):
         try:
             yield Reader(stream).load()
-        except Exception:  # a file may hold anything; nothing of it is run
+        except Exception:  # a file may hold anything; none of it is run
             yield Unread("could not be read to its end: only its bytes were searched")
             return
 
 
 def _read_message(content: bytes) -> Any:
-    """Return the fields of a message of protocol buffers, lists of numbers as arrays; or None."""
+    """Return the fields of a protocol buffers message, lists of numbers as arrays; or None."""
     fields: dict[tuple[int, int], list[Any]] = {}
     place, value = 0, cast("Any", None)
     while place < len(content):
@@ -194,7 +194,7 @@ def _read_fields(values: list[Any]) -> Any:
 
 
 def _read_field(value: bytes) -> Any:
-    """Return a field as text, as a message and as numbers: it does not say which it is."""
+    """Return a field as text, as a message and as numbers: the format does not say which it is."""
     if (text := _read_text(value)) is not None:
         return text
     parts: list[Any] = [_read_message(value)]
@@ -206,7 +206,7 @@ def _read_field(value: bytes) -> Any:
 
 
 def _read_varint(content: bytes, place: int) -> tuple[int, int]:
-    """Return a whole number and where it ends; −1 where it does not."""
+    """Return a variable-length integer and where it ends; −1 if it does not end."""
     value = shift = 0
     while place < len(content) and shift < 64:
         byte = content[place]
@@ -219,7 +219,7 @@ def _read_varint(content: bytes, place: int) -> tuple[int, int]:
 
 
 def count_in_bytes(content: bytes, table: FloatArray) -> int:
-    """Return how many rows of a table stand in a file, in any plain format of numbers."""
+    """Return how many rows of a table a file contains, in any plain format of numbers."""
     best = 0
     for kind in ("<f8", "<f4", "<i8", "<i4"):
         with np.errstate(invalid="ignore"):
@@ -236,7 +236,7 @@ def count_in_bytes(content: bytes, table: FloatArray) -> int:
 
 
 def _count_runs(values: NDArray[Any], rows: NDArray[Any]) -> int:
-    """Count rows that stand in the file one after the other."""
+    """Count rows whose values the file contains consecutively."""
     width = rows.shape[1]
     if width < _VALUES:
         return 0
@@ -250,7 +250,7 @@ def _count_runs(values: NDArray[Any], rows: NDArray[Any]) -> int:
 
 
 def _count_columns(values: NDArray[Any], rows: NDArray[Any]) -> int:
-    """Return n where a column of many different values stands in the file as a whole."""
+    """Return n if the file contains a whole column of many different values."""
     n = len(rows)
     varied = [column for column in rows.T if np.unique(column).size >= _RUN]
     for column in varied:

@@ -1,7 +1,7 @@
-"""Search a fitted model for its training records, as whoever is given its file can.
+"""Search a fitted model for its training records, as anyone with its file can.
 
 Everything that pickle would write is searched: attributes, nested estimators, trees, lists,
-vocabularies, closures. Each table on the way through the model is looked for, not the first alone.
+vocabularies, closures. Not only the input table is searched for, but also each transformed one.
 """
 
 import warnings
@@ -45,11 +45,11 @@ from epsilometer.audits.classifier.sklearn_models import (
 )
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-_LARGEST = 1 << 27  # cells of an array that is looked through
-_VALUES = 3  # values of a list from which it may be a column's
-_TRIED = 5  # columns of one record each that are tried by fitting again
-_RUN = 8  # records of which some columns are met by more than chance
-_CHANGE = 1e-6  # relative; below it a parameter did not change
+_LARGEST = 1 << 27  # largest number of cells of an array to search
+_VALUES = 3  # values from which a list may be that of a column
+_TRIED = 5  # columns with a value of one record alone that are tested by refitting
+_RUN = 8  # records from which matches of some columns are beyond chance
+_CHANGE = 1e-6  # relative change below which a parameter did not change
 _LABELS = (
     "classes_",
     "classes",
@@ -59,7 +59,7 @@ _LABELS = (
     "y_train_",
 )  # attributes that hold classes, not features
 _SAME = 0.5  # share of a model's parameters that are in its file
-_BLOB = 64  # bytes of which it is said that they were not understood
+_BLOB = 64  # bytes from which unknown content is reported as not understood
 
 
 def search_model(
@@ -71,19 +71,19 @@ def search_model(
     targets: FloatArray | None = None,
     seed: int = 0,
 ) -> tuple[Leak, ...]:
-    """Return what a fitted model tells of single records to whoever has its file.
+    """Return what a fitted model reveals about single records to anyone with its file.
 
-    Guarantee: rows and texts that are named are in the model; an array that resembles the table by
-        chance is measured with tables of people who do not exist. Parts that cannot be searched
-        are named. What is encrypted, hashed or spread over many parameters is not found.
+    Guarantee: rows and texts that are named are in the model; decoy tables of people who do not
+        exist control for resemblance by chance. Parts that cannot be searched are named. Records
+        that are encrypted, hashed or spread over many parameters are not found.
 
     Args:
-        model: Fitted.
+        model: A fitted model.
         X: The features it was fitted to.
         codes: Position of each record's label among the classes.
-        content: Content of the file in which it is kept, if there is one already: pickle, joblib,
-            skops, ONNX. It is read without running anything that it names.
-        targets: What a regressor was fitted to, in place of classes.
+        content: Content of the model's file, if there is one already: pickle, joblib, skops, ONNX.
+            It is read without running anything that it names.
+        targets: The targets of a regressor, instead of classes.
         seed: Seed of random directions, and of fits without a record.
 
     Example:
@@ -117,14 +117,14 @@ def search_model(
 
 @dataclass(eq=False, kw_only=True)
 class _Search:
-    """Collects what is found.
+    """A search of a model, which collects its findings.
 
     Attributes:
         X: Features as they were given.
-        codes: Places of labels.
-        tables: What is looked for.
-        n: Records.
-        targets: What a regressor was fitted to; None of a classifier.
+        codes: Positions of labels.
+        tables: Tables to search for.
+        n: Number of records.
+        targets: Targets of a regressor; None for a classifier.
         found: Kind and sentence, in which ``{}`` is the number of records.
         per_record: Names of arrays with as many entries as there are records.
         suspected: Names of lists that may be a column's values, with a record that one of these
@@ -151,25 +151,25 @@ class _Search:
         self._classes: NDArray[Any] = np.arange(int(self.codes.max()) + 1)
 
     def find_classes(self, model: Any) -> None:
-        """Learn the names of classes, which a model may hold."""
+        """Collect the names of classes, which a model may hold."""
         classes = getattr(model, "classes_", None)
         if isinstance(classes, np.ndarray) and classes.size == self._classes.size:
             self._classes = classes
 
     def add(self, kind: Kind, records: int, finding: str, *, sums: bool = False) -> None:
-        """Keep a finding; of several alike the largest, or their sum."""
+        """Store a finding; of equal ones keep the largest, or their sum."""
         before = self.found.get((kind, finding), 0)
         self.found[kind, finding] = before + records if sums else max(before, records)
 
     def _add_rows(self, kind: Kind, rows: BoolArray, finding: str) -> None:
-        """Keep which records are found in one place, in all arrays there together."""
+        """Store which records were found in one place, over all arrays there."""
         before = self._rows.setdefault((kind, finding), np.zeros(self.n, bool))
         before[: rows.size] |= rows
         self.add(kind, int(before.sum()), finding)
 
     @property
     def leaks(self) -> tuple[Leak, ...]:
-        """What was found, in the order of ``Kind`` and the largest first."""
+        """The findings, in the order of ``Kind`` and the largest first."""
         leaks = [
             Leak(
                 kind=kind,
@@ -222,7 +222,7 @@ class _Search:
             self._look_at_numbers(where, np.asarray(value.toarray(), np.float64))
 
     def _holds_labels(self, where: str, value: NDArray[Any]) -> bool:
-        """Tell whether an array is one of classes, by its name and by what is in it."""
+        """Tell whether an array holds classes, by its name and its contents."""
         if where.rpartition(".")[2] not in _LABELS or value.dtype.kind not in "fiubOUS":
             return False
         try:
@@ -237,7 +237,7 @@ class _Search:
     def _look_for_rows(self, where: str, matrix: Any) -> bool:
         for table, means, pairs in zip(self.tables, self._means, self._pairs, strict=True):
             if table.name == PREDICTIONS:
-                continue  # certain ones are alike; single values of others are looked for
+                continue  # certain predictions are alike; single values are searched for elsewhere
             width = table.values.shape[1]
             rows = np.zeros(self.n, bool)
             sparse = hasattr(matrix, "tocsr")
@@ -256,7 +256,7 @@ class _Search:
                     rows = part.find_rows(matrix[:, columns >= 0])
                     different = len(np.unique(part.values[rows], axis=0))
                     if 2 * rows.sum() < len(matrix) or different < _RUN:
-                        rows[:] = False  # few of few columns are met by chance
+                        rows[:] = False  # a few matches in a few columns may be chance
             if not rows.any() and not sparse and table.match_scaled(matrix):
                 rows[:] = True
             if rows.any():
@@ -265,7 +265,7 @@ class _Search:
         return False
 
     def _look_for_values(self, where: str, matrix: FloatArray) -> None:
-        """Find lists of a column's values, some of which one record alone has."""
+        """Find lists of a column's values, some of which belong to one record alone."""
         text = f"{where} lists the values of a column; {{}} of them belong to one record alone."
         for own in self._own:
             records = own.find_records(matrix)
@@ -286,7 +286,7 @@ class _Search:
             for once, every, records in table_once:
                 for values in lists:
                     if np.isin(once, values).all() and np.isin(values, every).all():
-                        # Of a few whole numbers that may be luck: it is fitted again to see.
+                        # With a few whole numbers that may be chance: a refit will decide.
                         known = self.suspected.get(where, (0, 0.0, 0))
                         case = int(records[0]), float(once[0]), max(once.size, known[2])
                         self.suspected[where] = case
@@ -313,16 +313,16 @@ class _Search:
             )
 
     def _look_at_text_numbers(self, where: str, numbers: FloatArray) -> None:
-        """Compare numbers that a text spells, in rows of any table's width too."""
+        """Compare numbers written in a text, also arranged in rows of any table's width."""
         self._look_for_values(where, numbers[None])
         for width in {table.values.shape[1] for table in self.tables}:
-            for more in (0, 1):  # a table that was written as text has a number per row
+            for more in (0, 1):  # a table written as text may have a row number
                 if numbers.size > 2 * (width + more):
                     cut = numbers[numbers.size % (width + more) :].reshape(-1, width + more)
                     self._look_for_rows(where, cut[:, more:])
 
     def _look_at_bytes(self, where: str, value: bytes) -> None:
-        """Search bytes that a model holds; those that are not understood are said to be unread."""
+        """Search bytes that a model holds; unknown formats are reported as unread."""
         self.look_into(value, where)
         if len(value) < _BLOB:
             return
@@ -351,10 +351,10 @@ class _Search:
             self.look_at(where, np.column_stack(numbers))
 
     def _look_at_counts(self, where: str, numbers: FloatArray) -> None:
-        """Find counts of records: whole numbers, and as many in all as there are records.
+        """Find counts of records: whole numbers that sum to the number of records.
 
-        Of as many cells as records or more, only those with a row per class: others may be one
-        number per record, such as weights.
+        Arrays with as many cells as records or more need a row per class: others may be one number
+        per record, such as weights.
         """
         sizes = np.bincount(self.codes)
         by_class = numbers.ndim == 2 and np.array_equal(numbers.sum(axis=1), sizes)
@@ -372,7 +372,7 @@ class _Search:
             self.add("statistics", 0, f"{where} counts records; no cell holds one alone.")
 
     def look_into_file(self, content: bytes, model: Any) -> None:
-        """Search a file: what it holds, and its bytes as they are."""
+        """Search a file: its contents, and its raw bytes."""
         held: list[FloatArray] = [np.zeros(0)]
         for part in read_objects(content):
             if isinstance(part, Unread):
@@ -393,7 +393,7 @@ class _Search:
             )
 
     def look_into(self, content: bytes, where: str = "The model file") -> None:
-        """Search bytes, unpacked as often as they were packed."""
+        """Search bytes, and all their unpacked contents."""
         for part in unpack(content):
             for table in self.tables:
                 found = 0 if table.sparse else count_in_bytes(part, table.values)
@@ -406,7 +406,7 @@ class _Search:
                 self.add("one person", once, text)
 
     def look_for_parts_of_records(self, model: Any, seed: int) -> None:
-        """Fit again without single records, and see which parts go with them."""
+        """Refit without single records, and find the parts that disappear with them."""
         if not hasattr(model, "fit") or not (self.per_record or self.suspected):
             return
         before = _group_arrays(model)
@@ -432,7 +432,7 @@ class _Search:
                 self.add("one person", self.n, text)
 
     def _fit_without(self, model: Any, record: int, seed: int) -> Any:
-        """Fit again without a record; None where that cannot be done."""
+        """Refit without a record; None if that fails."""
         others = np.delete(np.arange(self.n), record)
         if np.unique(self.codes[others]).size < self._classes.size:
             return None
@@ -483,7 +483,7 @@ class _Search:
         if again is None or not any(
             _are_alike(getattr(last, name), getattr(again, name, None)) for name in names
         ):
-            return  # it was trained on other records, or at random
+            return  # it was trained on other records, or training is random
         hits, tried = 0, lonely[:_TRIED]
         for column in tried.tolist():
             values = _take_column(table, column)
@@ -512,7 +512,7 @@ class _Search:
 
 
 def _list_fractions(value: Any) -> list[FloatArray]:
-    """Return the parameters in an array without signs, in single precision, as files keep them."""
+    """Return an array's parameters without signs, in single precision, as files store them."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return []
     with np.errstate(all="ignore"):
@@ -520,7 +520,7 @@ def _list_fractions(value: Any) -> list[FloatArray]:
 
 
 def _group_arrays(model: Any) -> dict[str, list[NDArray[Any]]]:
-    """Return the arrays of numbers of a model by the names of what holds them."""
+    """Return the numeric arrays of a model by the names of the objects that hold them."""
     found: dict[str, list[NDArray[Any]]] = defaultdict(list)
     for where, value in walk_state(model) if model is not None else ():
         if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
@@ -529,7 +529,7 @@ def _group_arrays(model: Any) -> dict[str, list[NDArray[Any]]]:
 
 
 def _find_lonely(table: Any) -> BoolArray:
-    """Return which columns have one value but for one record."""
+    """Return which columns have a single value except for one record."""
     if hasattr(table, "tocsr"):
         return np.asarray(np.diff(table.tocsc().indptr) == 1)
     return np.array([np.sum(column != _find_usual(column)) == 1 for column in table.T])
@@ -561,7 +561,7 @@ def _slice_of(model: Any, name: str, width: int, column: int) -> FloatArray:
 def _belongs_to_record(own: FloatArray, without: FloatArray, noise: FloatArray) -> bool:
     """Tell whether a parameter changes with the record, and without it is the same for all seeds.
 
-    One that another seed changes too is noise, initial weights or the order of records.
+    A parameter that another seed changes too depends on noise, initial weights or batch order.
     """
     same = own.shape == without.shape and _are_alike(without, noise)
     return same and not _are_alike(own, without)
@@ -574,7 +574,7 @@ def _are_alike(one: Any, other: Any) -> bool:
 
 
 def _fit_again(model: Any, features: Any, labels: Any, seed: int) -> Any:
-    """Return a copy that was fitted to these; None where they cannot be fitted."""
+    """Return a copy that was fitted to these data; None if that fails."""
     copy = clone_with_seed(model, seed, overwrite=False)
     with seed_globals(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -40,18 +40,18 @@ class Unread:
     """A part of a model that was not searched.
 
     Attributes:
-        why: In words, after the name of what holds it.
+        why: The reason, as a phrase that follows the name of its holder.
     """
 
     why: str
 
 
 def walk_state(root: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a model is made of, named by the class and attribute that hold it.
+    """Yield the parts of a model, named by the class and attribute that hold them.
 
     Yields:
-        Arrays and sparse matrices; texts as arrays of objects; ``bytes``; and ``Unread`` for what
-        cannot be searched. Nothing of a model is left out without one of these.
+        Arrays and sparse matrices; texts as arrays of objects; ``bytes``; and ``Unread`` for parts
+        that cannot be searched. No part of a model is skipped silently.
 
     Example:
         >>> from types import SimpleNamespace
@@ -69,9 +69,9 @@ def walk_state(root: Any) -> Iterator[tuple[str, Any]]:
 
 
 def walk_objects(root: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every object that is reached from a model, itself first, each once."""
+    """Yield every object reachable from a model, itself first, each once."""
     seen: set[int] = set()
-    held: list[Any] = []  # what was made on the way must not give its address to another
+    held: list[Any] = []  # keeps temporary objects alive, so that their ids stay unique
     stack: list[tuple[str, Any]] = [(type(root).__name__, root)]
     while stack:
         where, value = stack.pop()
@@ -113,11 +113,11 @@ def _list_parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _list_reduced(where: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what pickle writes of an object; ``Unread`` of one that refuses."""
+    """Yield what pickle writes for an object; ``Unread`` if it refuses."""
     try:
         reduce = copyreg.dispatch_table.get(type(value))
         reduced: Any = reduce(value) if reduce else value.__reduce_ex__(4)
-    except Exception:  # whatever it is, nothing is known of it
+    except Exception:  # such an object cannot be inspected
         yield where, Unread(f"holds a {type(value).__name__} that cannot be searched")
         return
     if not isinstance(reduced, tuple):
@@ -137,7 +137,7 @@ def _list_reduced(where: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _list_attributes(
     where: str, owner: Any, attributes: Mapping[Any, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield attributes by their names, and those that are fractions as one list."""
+    """Yield attributes by name, and all that are fractions as one list."""
     fractions = [value for value in attributes.values() if isinstance(value, float)]
     if fractions:
         yield where, np.array(fractions)
@@ -146,9 +146,9 @@ def _list_attributes(
 
 
 def _list_function(where: str, function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a function has apart from its code: closures, defaults, attributes, globals.
+    """Yield everything of a function except its code: closures, defaults, attributes, globals.
 
-    A function of a module is written by its name, one of a script with the globals that it names.
+    A function of a module is pickled by name, one of a script with the globals that it uses.
     """
     if isinstance(function, functools.partial):
         yield from ((where, each) for each in (function.func, function.args, function.keywords))
@@ -159,7 +159,7 @@ def _list_function(where: str, function: Any) -> Iterator[tuple[str, Any]]:
     for cell in function.__closure__ or ():
         try:
             yield where, cell.cell_contents
-        except ValueError:  # nothing is in it yet
+        except ValueError:  # the cell is still empty
             continue
     yield from ((where, each) for each in function.__defaults__ or ())
     yield from ((where, each) for each in (function.__kwdefaults__ or {}).values())
@@ -171,7 +171,7 @@ def _list_function(where: str, function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _list_columns(where: str, table: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a table, a column or an index, as of pandas and polars."""
+    """Yield a table, a column or an index, such as those of pandas and polars."""
     if getattr(table, "ndim", 1) == 2 and hasattr(table, "columns"):
         columns = [np.asarray(table[name]) for name in table.columns]
         numbers = [column for column in columns if column.dtype.kind in "fiub"]
@@ -208,7 +208,7 @@ def _list_items(where: str, items: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _count_numbers(item: Any) -> int:
-    """Return the length of a list of numbers; 0 of anything else."""
+    """Return the length of a list of numbers; 0 for anything else."""
     plain = isinstance(item, list | tuple | array.array) or (
         isinstance(item, np.ndarray) and item.ndim == 1 and item.dtype.kind in "fiubO"
     )
@@ -216,7 +216,7 @@ def _count_numbers(item: Any) -> int:
 
 
 def _read_numbers(value: Any) -> Any:
-    """Return an array as numbers where it can be: of objects, with gaps, complex or of dates."""
+    """Return an array as numbers if possible: from objects, missing values, complex or dates."""
     value = np.ma.getdata(value) if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
     match value.dtype.kind:
         case "O":

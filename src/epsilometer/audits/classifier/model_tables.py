@@ -1,7 +1,7 @@
 """Follow training records through a fitted model, and recognise their rows and values elsewhere.
 
-What reaches an estimator inside pipelines, ensembles and searches is what it may have kept, so each
-table on the way is looked for, not the first alone.
+Estimators inside pipelines, ensembles and searches may have stored the features that reached them,
+so each transformed table is searched for, not only the input.
 """
 
 import warnings
@@ -14,32 +14,32 @@ from epsilometer.audits.classifier.model_state import walk_objects
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 PREDICTIONS = "predictions of training records"
-_PROJECTIONS = 4  # two rows that agree in so many random directions are equal
+_PROJECTIONS = 4  # rows that agree in this many random directions are equal
 _NEAR = 1e-4  # standard deviations by which equal rows may differ: single precision is enough
-_ROUNDED = 0.03  # by which rows that were rounded may differ
-_DECOYS = 10  # tables of people who do not exist, for each table that is looked for
-_WHOLE = 0.5  # share of a table's rows that is found by more than chance
-_MOST = 48  # tables that are followed
+_ROUNDED = 0.03  # standard deviations by which rounded rows may differ
+_DECOYS = 10  # tables of people who do not exist, for each table to search for
+_WHOLE = 0.5  # share of a table's rows from which matches are beyond chance
+_MOST = 48  # largest number of tables to follow
 _RUN = 8  # records from which columns are compared by their correlation
-_CHAIN = 4  # numbers halfway between neighbouring values, one after the other, that bound these
-_VARIED = 0.8  # share of a column's values that are different where it is a measurement
+_CHAIN = 4  # consecutive midpoints between neighbouring values that determine these values
+_VARIED = 0.8  # share of distinct values from which a column is a measurement
 _APART = 4  # ranks between neighbours in a list of quantiles
-_DIGITS = 6  # digits beyond which a value is nobody else's by chance
+_DIGITS = 6  # digits beyond which two people do not share a value by chance
 
 
 class Reached(NamedTuple):
-    """An estimator inside a model, and what reaches it."""
+    """An estimator inside a model, and the features that reach it."""
 
     estimator: Any
     features: Any
 
 
 class Route(NamedTuple):
-    """What training records become on their way through a model.
+    """The path of training records through a model.
 
     Attributes:
-        tables: What rows are, in words, and the rows; as they are given first.
-        reached: Estimators that others train inside the model, and their features.
+        tables: Name and rows of each table, the input first.
+        reached: Estimators inside the model, and their features.
         lost: Names of estimators whose features could not be followed.
     """
 
@@ -49,7 +49,7 @@ class Route(NamedTuple):
 
 
 def follow_records(model: Any, X: Any) -> Route:  # noqa: N803 - as in scikit-learn
-    """Return each table on the way of the records through a fitted model.
+    """Return each table that records become on their way through a fitted model.
 
     Example:
         >>> from sklearn.decomposition import PCA
@@ -65,7 +65,7 @@ def follow_records(model: Any, X: Any) -> Route:  # noqa: N803 - as in scikit-le
     walk = _Walk()
     walk.keep("training rows", X)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of names of features, which arrays have lost
+        warnings.simplefilter("ignore")  # about feature names, which arrays lack
         walk.enter(model, X)
     met = {id(each.estimator) for each in walk.reached} | walk.composed
     lost = sorted(
@@ -79,14 +79,14 @@ def follow_records(model: Any, X: Any) -> Route:  # noqa: N803 - as in scikit-le
 
 
 def _is_fitted(value: Any) -> bool:
-    """Tell whether something was trained on records, in the manner of scikit-learn."""
+    """Tell whether an object is a fitted estimator, by scikit-learn's conventions."""
     if isinstance(value, type) or not hasattr(value, "fit"):
         return False
     return any(name.endswith("_") and name[:1] != "_" for name in getattr(value, "__dict__", {}))
 
 
 class _Walk:
-    """Applies the parts of a model one after the other, as it would itself."""
+    """Apply the parts of a model one after the other, as the model does."""
 
     def __init__(self) -> None:
         self.tables: list[tuple[str, Any]] = []
@@ -96,7 +96,7 @@ class _Walk:
         self._held: list[Any] = []
 
     def keep(self, name: str, features: Any) -> None:
-        """Keep a table of numbers that is not there yet."""
+        """Store a table of numbers unless it is there already."""
         table = read_table(features)
         if table is None or len(self.tables) >= _MOST:
             return
@@ -104,12 +104,12 @@ class _Walk:
             self.tables.append((name, table))
 
     def enter(self, part: Any, features: Any) -> None:
-        """Follow records through a part, and through the parts of it."""
+        """Follow records through a part, and through its own parts."""
         key = (id(part), id(features))
         if key in self._seen or len(self._seen) > 20 * _MOST:
             return None
         self._seen.add(key)
-        self._held.append(features)  # whose address must not become another's
+        self._held.append(features)  # kept alive, so that its id stays unique
         steps = getattr(part, "steps", None)
         if isinstance(steps, list):
             self.composed.add(id(part))
@@ -142,7 +142,7 @@ class _Walk:
                 self._pass_through(step, chosen)
 
     def _enter_children(self, part: Any, features: Any) -> None:
-        """Follow records into estimators that a part holds, one after the other where they fit."""
+        """Follow records into the estimators that a part holds, in sequence where they fit."""
         forms = [features]
         chosen = getattr(part, "estimators_features_", None) or ()
         for place, child in enumerate(_list_children(part)):
@@ -156,7 +156,7 @@ class _Walk:
                 if hasattr(child, "transform") and (after := _apply(child, form)) is not None:
                     self.keep("transformed training rows", after)
                     forms.append(after)
-        if hasattr(part, "calibrators"):  # which are fitted to what the classifier says
+        if hasattr(part, "calibrators"):  # they are fitted to the classifier's predictions
             self.keep(PREDICTIONS, _predict(part.estimator, features))
         if hasattr(part, "final_estimator_"):
             self.enter(part.final_estimator_, _apply(part, features))
@@ -189,7 +189,7 @@ def _fits(part: Any, features: Any) -> bool:
 def _apply(step: Any, features: Any) -> Any:
     try:
         return step.transform(features)
-    except Exception:  # it does not take these, so these do not reach it
+    except Exception:  # it refuses these features, so they do not reach it
         return None
 
 
@@ -198,13 +198,13 @@ def _predict(estimator: Any, features: Any) -> Any:
         try:
             said = np.asarray(getattr(estimator, name)(features), np.float64)
             return said.reshape(len(said), -1)
-        except Exception:  # of another kind, or for other features
+        except Exception:  # another kind of estimator, or other features
             continue
     return None
 
 
 def select_columns(features: Any, columns: Any) -> Any:
-    """Return some columns of a table, by name, number, slice or mask; None where there are none."""
+    """Return columns of a table, by name, number, slice or mask; None if it lacks them."""
     try:
         if callable(columns):
             columns = columns(features)
@@ -216,12 +216,12 @@ def select_columns(features: Any, columns: Any) -> Any:
             return features[columns] if by_name else features.iloc[:, columns]
         chosen = features[:, columns]
         return chosen if getattr(chosen, "shape", (0, 0))[-1] else None
-    except Exception:  # of another table
+    except Exception:  # the columns are those of another table
         return None
 
 
 def read_table(X: Any) -> Any:  # noqa: N803
-    """Return a matrix of numbers, sparse or dense; None where there is none in it."""
+    """Return a matrix of numbers, sparse or dense; None if there are no numeric columns."""
     if X is None:
         return None
     if hasattr(X, "tocsr"):
@@ -236,7 +236,7 @@ def read_table(X: Any) -> Any:  # noqa: N803
 
 
 def _read_mixed(X: Any) -> Any:  # noqa: N803
-    """Return the columns of an array of objects that are numbers."""
+    """Return the numeric columns of an array of objects."""
     table = np.asarray(X, object)
     if table.ndim != 2:
         return None
@@ -258,11 +258,11 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 class Table:
-    """Rows that are looked for, known by their projections on a few random directions.
+    """Rows to search for, identified by their projections on a few random directions.
 
     Attributes:
         name: What its rows are, in words.
-        values: Shape ``(n, columns)``, dense or sparse.
+        values: The rows, shape ``(n, columns)``, dense or sparse.
     """
 
     def __init__(self, name: str, values: Any, seed: int) -> None:
@@ -275,7 +275,7 @@ class Table:
             self._centre = np.zeros(values.shape[1])
         else:
             with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of columns that are empty
+                warnings.simplefilter("ignore")  # about empty columns
                 self._centre = np.nan_to_num(np.nanmean(_finite(values), axis=0))
                 spread = np.nanstd(_finite(values), axis=0)
         self._spread = np.where(np.nan_to_num(spread) > 0, np.nan_to_num(spread), 1.0)
@@ -283,16 +283,16 @@ class Table:
         self._decoys: list[FloatArray] = []
 
     def project(self, values: Any) -> FloatArray:
-        """Return rows by their projections, in standard deviations."""
+        """Return the projections of rows, in standard deviations."""
         if hasattr(values, "tocsr"):
             found: Any = values.multiply(1 / self._spread) @ self._directions
             return np.asarray(found) - (self._centre / self._spread) @ self._directions
         scaled = (_finite(np.asarray(values, np.float64)) - self._centre) / self._spread
-        # A gap is a value like any other: two gaps are equal.
+        # A missing value is a value like any other: two are equal.
         return np.nan_to_num(np.clip(scaled, -1e9, 1e9), nan=7.77) @ self._directions
 
     def find_rows(self, values: Any) -> BoolArray:
-        """Return which rows are among these; none where as many strangers are, by chance."""
+        """Return which rows are among these; none if decoys match as often."""
         at = self.project(values)
         tree = cKDTree(at)
         found = _find_near(tree, self._at)
@@ -307,7 +307,7 @@ class Table:
         return np.zeros_like(found) if none else found
 
     def _find_rounded(self, at: FloatArray, tree: Any) -> BoolArray:
-        """Return rows that others are near to, all of them, where strangers are not."""
+        """Return rows with near matches; none if decoys have them too."""
         nothing = np.zeros(len(self._at), bool)
         if self.sparse or len(at) < _RUN:
             return nothing
@@ -324,7 +324,7 @@ class Table:
         return np.asarray(found)
 
     def _draw_decoys(self) -> list[FloatArray]:
-        """Return rows of people who do not exist: each column is shuffled by itself."""
+        """Return rows of people who do not exist: each column is shuffled independently."""
         if not self._decoys and not self.sparse:
             self._decoys = [
                 self.project(self._rng.permuted(self.values, axis=0)) for _ in range(_DECOYS)
@@ -332,7 +332,7 @@ class Table:
         return self._decoys
 
     def select_columns(self, values: FloatArray) -> "IntArray | None":
-        """Return to which columns those of an array belong; None where fewer than two do."""
+        """Return the table's columns that match those of an array; None if fewer than two do."""
         if self.sparse or values.shape[1] * self.values.shape[1] > 1 << 16:
             return None
         chosen = np.full(values.shape[1], -1)
@@ -347,7 +347,7 @@ class Table:
         return chosen if (chosen >= 0).sum() > 1 else None
 
     def match_scaled(self, values: FloatArray) -> bool:
-        """Tell whether each column is one of the table's in another unit, row by row."""
+        """Tell whether each column is one of the table's in another unit, in the same order."""
         if self.sparse or len(values) != len(self.values):
             return False
         if values.shape[1] * self.values.shape[1] > 1 << 20 or len(values) < _RUN:
@@ -363,7 +363,7 @@ def _finite(values: FloatArray) -> FloatArray:
 
 
 def standardise(values: FloatArray) -> FloatArray:
-    """Return columns of mean 0 and variance 1; those without any variance as 0."""
+    """Return columns with mean 0 and variance 1; constant columns become 0."""
     filled = np.nan_to_num(values, posinf=0.0, neginf=0.0)
     centred = filled - filled.mean(axis=0)
     spread = centred.std(axis=0)
@@ -371,7 +371,7 @@ def standardise(values: FloatArray) -> FloatArray:
 
 
 def scale_range(values: FloatArray) -> FloatArray:
-    """Return columns from 0 to 1."""
+    """Return columns scaled to the range from 0 to 1."""
     filled = np.nan_to_num(values, posinf=0.0, neginf=0.0)
     low, high = filled.min(axis=0), filled.max(axis=0)
     return np.asarray((filled - low) / np.where(high > low, high - low, 1.0))
@@ -388,7 +388,7 @@ def are_near(table: Table, matrix: Any, rows: FloatArray) -> bool:
 
 
 def list_statistics(table: Table, matrix: Any, means: FloatArray) -> list[tuple[int, str]]:
-    """Return which statistics of all records a matrix holds: how many people, and in words."""
+    """Return the statistics that a matrix holds: number of people concerned, and a sentence."""
     found = []
     if are_near(table, matrix, means):
         said = "holds means of many records: who knows all the others can compute the missing one."
@@ -396,7 +396,7 @@ def list_statistics(table: Table, matrix: Any, means: FloatArray) -> list[tuple[
     if table.sparse or hasattr(matrix, "tocsr") or not np.isfinite(table.values).all():
         return found
     for ends in (table.values.min(axis=0), table.values.max(axis=0)):
-        alone = int(np.sum((table.values == ends).sum(axis=0) == 1))  # columns where it is one's
+        alone = int(np.sum((table.values == ends).sum(axis=0) == 1))  # columns with a single holder
         if alone and np.isclose(matrix, ends, rtol=1e-6, atol=0).all(axis=1).any():
             said = "holds the least or the greatest value of each column: {} are one person's each."
             found.append((alone, said))
@@ -404,7 +404,7 @@ def list_statistics(table: Table, matrix: Any, means: FloatArray) -> list[tuple[
 
 
 class OwnValues:
-    """Values of measurements that one record alone has, and by chance no one has."""
+    """Values of measurements that belong to one record alone, and not by chance to others."""
 
     def __init__(self, table: FloatArray) -> None:
         values, records, columns, ranks = [], [], [], []
@@ -441,7 +441,7 @@ class OwnValues:
             single = np.array_equal(given, given.astype(np.float32))
         held = self._values.astype(np.float32) if single else _round_last(self._values)
         hit = np.isin(held, given if single else _round_last(given))
-        if single and hit.any():  # numbers of few digits meet by chance: so do these with others
+        if single and hit.any():  # few digits match by chance: compare with values 0.1 % off
             others = np.isin((self._values * (1 + 1e-3)).astype(np.float32), given)
             if hit.sum() <= 4 * others.sum() + _RUN:
                 return nobody
@@ -454,9 +454,9 @@ class OwnValues:
         return np.unique(np.concatenate(found))
 
     def find_between(self, numbers: FloatArray) -> IntArray:
-        """Return the records whose values follow from numbers halfway between neighbouring values.
+        """Return the records whose values follow from midpoints between neighbouring values.
 
-        Each gap between two of these limits all other values, which is soon to many digits.
+        Each midpoint constrains all other values, so that a few determine them to many digits.
         """
         given = _round_last(np.unique(numbers[np.isfinite(numbers)]))
         found = [np.zeros(0, np.int64)]
@@ -478,25 +478,25 @@ def _has_digits(values: FloatArray) -> BoolArray:
 
 
 def _round_last(values: FloatArray) -> FloatArray:
-    """Return values without the last digits, in which sums of another order differ."""
+    """Return values without the last digits, which depend on the order of sums."""
     mantissa, power = np.frexp(values)
     return np.asarray(np.ldexp(np.round(mantissa * 2.0**40), power - 40))
 
 
 def _are_quantiles(ranks: IntArray) -> bool:
-    """Tell whether values are apart in rank, as deciles are: evenly, or none near another.
+    """Tell whether values are separated in rank, like deciles: evenly, or none near another.
 
-    Some quantiles lie between two records and are no one's, so that gaps need not be even.
+    Some quantiles lie between two records and match neither, so gaps need not be even.
     """
     gaps = np.diff(ranks)
     return bool(gaps.max() - gaps.min() <= 1 or gaps.min() >= _APART)
 
 
 def find_once(table: FloatArray) -> list[tuple[FloatArray, FloatArray, IntArray]]:
-    """Return, of each column, values of one record alone, all values, and whose they are."""
+    """Return per column the values of one record alone, all values, and the records."""
     found = []
     for column in table.T:
-        # In single precision: quantiles are interpolated, and off by a last digit.
+        # In single precision: interpolated quantiles may differ in the last digit.
         given = np.flatnonzero(np.isfinite(column))
         every, first, counts = np.unique(
             column[given].astype(np.float32), return_index=True, return_counts=True
@@ -510,9 +510,9 @@ def list_means(values: Any, codes: IntArray, *, pairs: bool = False) -> FloatArr
     """Return the means of all records, and of each class that has several.
 
     Args:
-        values: Rows.
-        codes: Class of each.
-        pairs: Return those of classes of two records alone, of which each computes the other.
+        values: Rows of a table.
+        codes: Class of each row.
+        pairs: Return only means of classes of two records, where each person can compute the other.
     """
     everybody = [] if pairs else [np.ones(codes.size, bool)]
     groups = [*everybody, *(codes == code for code in np.unique(codes))]

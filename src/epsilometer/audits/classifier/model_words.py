@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-_SCANNED = 2000  # texts that are looked for everywhere
-_LONG = 64  # letters of a text in which others are looked for
-_LETTERS = 3  # more than which a text has that is no accident
+_SCANNED = 2000  # texts that are searched for everywhere
+_LONG = 64  # characters from which a text is searched for others
+_LETTERS = 3  # characters up to which a text may match by chance
 _LISTED = 3  # texts from which a list may be a vocabulary
 _KNOWN = 0.9  # share of a vocabulary that is from the records
 
 
 class TextIndex:
-    """Texts of records, to be found in a model.
+    """Index of the texts of records, to find them in a model.
 
     Example:
         >>> index = TextIndex(np.array(["mild cough", "mild fever", "mild pain of ann"]))
@@ -35,7 +35,7 @@ class TextIndex:
                 self._by_word[word].add(record)
 
     def count_own(self, texts: set[str]) -> int:
-        """Return how many cells of one record alone are among texts, or stand in one of them."""
+        """Return how many cells of one record alone are among texts, or part of one."""
         whole = len(texts & self._once)
         long = [text for text in texts if len(text) > _LONG and text not in self._once]
         inside = sum(
@@ -46,14 +46,14 @@ class TextIndex:
         return max(whole, inside)
 
     def count_in_bytes(self, content: bytes) -> int:
-        """Return how many cells of one record alone stand in a file."""
+        """Return how many cells of one record alone a file contains."""
         cells = [cell for cell in self._once if len(cell) > _LETTERS]
         return sum(cell.encode() in content for cell in cells[:_SCANNED])
 
     def count_parts(self, texts: set[str]) -> int:
-        """Return how many words or n-grams of a list stand in one record alone.
+        """Return how many words or n-grams of a list occur in one record alone.
 
-        A list counts only where nearly all of it is from records: a vocabulary does.
+        A list counts only if nearly all of it comes from records, as in a vocabulary.
         """
         if not self._texts or len(texts) < _LISTED:
             return 0
@@ -64,7 +64,7 @@ class TextIndex:
         return round(len(texts) / len(some) * sum(count == 1 for count in counts))
 
     def _count_records(self, text: str) -> int:
-        """Return in how many records a text stands: none, one, or several, which is 2."""
+        """Return in how many records a text occurs: 0, 1, or 2 for several."""
         words = re.findall(r"\w+", text)
         known = bool(words) and all(word in self._by_word for word in words)
         there = set.intersection(*(self._by_word[w] for w in words)) if known else None

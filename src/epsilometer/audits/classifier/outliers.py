@@ -1,4 +1,4 @@
-"""Explain what makes a record stand out: its neighbours, class and features, never its values."""
+"""Explain why a record stands out: its neighbours, class and features, never its values."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ from epsilometer.audits.classifier.subject import ClassifierTask
 from epsilometer.types import FloatArray, IntArray
 
 _NEIGHBOURS = 5
-_RARE = 10  # records of a class below which it is said to be rare
-_WIDEST = 500  # features beyond which none is tried alone
-_NAMED = 3  # features that are named at most
+_RARE = 10  # records below which a class is called rare
+_WIDEST = 500  # features beyond which they are not tested one by one
+_NAMED = 3  # largest number of features to name
 _WORTH = 0.1  # share of the risk below which a feature is not named
 
 
 def explain_records(task: ClassifierTask, records: IntArray) -> tuple[str, ...]:
-    """Return a sentence for each record, without anything of what is in it."""
+    """Return a sentence for each record, without any of its values."""
     try:
         table = np.asarray(task.subject.X, np.float64)
     except (TypeError, ValueError):
@@ -25,7 +25,7 @@ def explain_records(task: ClassifierTask, records: IntArray) -> tuple[str, ...]:
     sizes = np.bincount(task.codes)
     sentences = []
     for record in records.tolist():
-        rare = sizes[task.codes[record]] < _RARE  # how rare would single people out
+        rare = sizes[task.codes[record]] < _RARE  # the exact size would single people out
         parts = [f"its class has fewer than {_RARE} records" if rare else ""]
         if explained is not None:
             parts += [explained.describe_neighbours(record), explained.name_features(record)]
@@ -34,13 +34,13 @@ def explain_records(task: ClassifierTask, records: IntArray) -> tuple[str, ...]:
 
 
 class _Table:
-    """Records that are numbers, and a model from which they can be removed, where there is one."""
+    """Numeric records, and a model from which they can be removed, if there is one."""
 
     def __init__(self, task: ClassifierTask, table: FloatArray) -> None:
         self.task, self.table, self.spread = task, table, np.nanstd(table, axis=0)
         self.model: Removable | None = None
         subject = task.subject
-        # A data frame is asked by names, which a changed row has lost
+        # Models of data frames need column names, which a changed row has lost
         if table.shape[1] <= _WIDEST and not hasattr(subject.X, "iloc"):
             inner = unwrap_pipeline(
                 subject.estimator, subject.X, subject.y, preprocessing="fixed", seed=task.seed
@@ -51,12 +51,12 @@ class _Table:
                 self.transform = inner.transform
 
     def describe_neighbours(self, record: int) -> str:
-        """Say how many of the nearest records have another class."""
+        """Return how many of the nearest records have another class, as a phrase."""
         table, codes = self.table, self.task.codes
         names = self.task.categorical
         scaled = (table - table[record]) / np.where(self.spread > 0, self.spread, 1.0)
-        squared = np.nan_to_num(scaled) ** 2  # a gap counts as no difference
-        if names is not None:  # names that differ are as far apart as values drawn at random
+        squared = np.nan_to_num(scaled) ** 2  # a missing value counts as no difference
+        if names is not None:  # different categories are as far apart as random values
             squared = np.where(names, 2.0 * (table != table[record]), squared)
         distance = squared.sum(axis=1)
         distance[record] = np.inf
@@ -70,7 +70,7 @@ class _Table:
     def name_features(self, record: int) -> str:
         """Name the features without which the record would be less exposed.
 
-        Each is replaced in turn by what is usual for the record's class.
+        Each is replaced in turn by the typical value of the record's class.
         """
         if self.model is None:
             return ""

@@ -17,23 +17,23 @@ from epsilometer.types import FloatArray
 
 @dataclass(eq=False)
 class PrivateClassifier:
-    """Softmax regression by gradient descent on all records, each clipped, with Gaussian noise.
+    """Softmax regression by full-batch gradient descent, with clipping and Gaussian noise.
 
-    It is DP-SGD whose batches are all records, and a test holds it to the package's own trainer.
-    That one needs torch, which people with a table and scikit-learn do not have; and with nothing
-    sampled, ε does not rest on how batches are drawn.
+    This is DP-SGD whose batches are all records; a test compares it with the package's own trainer.
+    It works without torch, for users who have only scikit-learn. Without sampling, ε does not
+    depend on how batches are drawn.
 
-    Guarantee: (``epsilon``, ``delta``)-DP for adding or removing a record, where ``random_state``
-        is not known. All steps together are one Gaussian mechanism, accounted without slack.
-    Assumption: the number of records and the classes are public; features are scaled without
-        looking at the records, or the scaling is not part of the guarantee.
+    Guarantee: (``epsilon``, ``delta``)-DP for adding or removing a record, if ``random_state`` is
+        secret. All steps together are one Gaussian mechanism, accounted without slack.
+    Assumption: the number of records and the classes are public; features are scaled independently
+        of the records, or the scaling is not covered by the guarantee.
 
     Attributes:
-        epsilon: ε; infinite: no noise.
-        delta: δ.
+        epsilon: ε of the guarantee; infinite: no noise.
+        delta: δ of the guarantee.
         steps: Steps of gradient descent.
         learning_rate: Learning rate for the mean gradient.
-        random_state: Random state of the noise; None: drawn by the system.
+        random_state: Random state of the noise; None: drawn by the operating system.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -51,11 +51,11 @@ class PrivateClassifier:
     random_state: int | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return what it was made of, by name, as ``sklearn.base.clone`` asks for it."""
+        """Return its parameters by name, as ``sklearn.base.clone`` expects them."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def set_params(self, **changed: Any) -> "PrivateClassifier":
-        """Change its parameters."""
+        """Set its parameters."""
         unknown = sorted(set(changed) - {part.name for part in fields(self)})
         if unknown:
             raise InvalidArgument(f"Expected parameters of PrivateClassifier, got {unknown}.")
@@ -64,7 +64,7 @@ class PrivateClassifier:
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """Say that it is a classifier, for scikit-learn's own checks."""
+        """Return tags that mark it as a classifier, for scikit-learn's checks."""
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         return Tags(
@@ -112,7 +112,7 @@ class PrivateClassifier:
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
 
     def _scale(self, X: Any) -> FloatArray:  # noqa: N803
-        """Return rows of length 1 at most beside a constant, each scaled by itself alone."""
+        """Return rows of norm at most 1, with a constant column, each scaled independently."""
         rows = read_matrix(X.toarray() if hasattr(X, "toarray") else X)
         rows = rows / math.sqrt(rows.shape[1])
         rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)

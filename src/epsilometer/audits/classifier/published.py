@@ -1,4 +1,4 @@
-"""Audit a model that is to be published: what classifiers and regressors have in common."""
+"""Audit a model before publication: the parts that classifiers and regressors share."""
 
 import dataclasses
 import math
@@ -53,18 +53,18 @@ from epsilometer.stats import clusters
 from epsilometer.stats.score_finding import round_threshold
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-LISTED = 1000  # records in a result
+LISTED = 1000  # largest number of records in a result
 USUAL_ATTACKS = ("loss", "lira", "rmia")
 
 
 class PublishedModel:
-    """Settings that a classifier and a regressor share, and their checks.
+    """Settings shared by classifiers and regressors, and their checks.
 
-    Their fields stay in the classes themselves: their order is that of results and plans.
+    The fields stay in the classes themselves: their order is that of results and plans.
     """
 
     kind: ClassVar[str]
-    method: ClassVar[str]  # by which it answers
+    method: ClassVar[str]  # the method that predicts
     limiting: ClassVar[type[PdtpAtMost] | type[ChangeAtMost]]  # the rule about single records
     rule_kinds: ClassVar[tuple[type[ReleaseRule], ...]]
 
@@ -89,7 +89,7 @@ class PublishedModel:
         raise NotImplementedError
 
     def list_usual_rules(self) -> tuple[ReleaseRule, ...]:
-        """Return the rules that decide where none are given."""
+        """Return the default rules."""
         raise NotImplementedError
 
     def check_settings(self) -> None:
@@ -127,20 +127,20 @@ class PublishedModel:
                 raise InvalidArgument(f"Expected rules of {names}, got {_validate.short(rule)}.")
         _validate.at_least(0, patience=self.patience)
         _validate.whole(4, shadows=self.shadows)
-        for name in ("feature_names", "record_names"):  # a text is taken letter by letter
+        for name in ("feature_names", "record_names"):  # a text would be split into letters
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
 
     @property
     def attack_names(self) -> tuple[str, ...]:
-        """The attacks that are run, by their names."""
+        """Names of the attacks that are run."""
         if isinstance(self.attacks, str):
             return tuple(self.list_attacks()) if self.attacks == "all" else (self.attacks,)
         return tuple(self.attacks)
 
     @property
     def deciding_rules(self) -> tuple[ReleaseRule, ...]:
-        """The rules that decide: those given, or the usual ones."""
+        """The rules that decide: those given, or the default ones."""
         if isinstance(self.rules, Sequence):
             return tuple(self.rules)
         return self.list_usual_rules()
@@ -152,25 +152,25 @@ class PublishedModel:
         return next((rule.limit for rule in rules), 1.0)
 
     def has_rule(self, kind: type[ReleaseRule]) -> bool:
-        """Tell whether a rule of this kind decides."""
+        """Tell whether a rule of this kind is among the deciding ones."""
         return any(isinstance(rule, kind) for rule in self.deciding_rules)
 
 
 class PublishedTask:
-    """Settings, and what follows from them and from the records.
+    """Settings, and everything derived from them and from the records.
 
-    What cannot be audited is refused here, before any work begins.
+    Settings that cannot be audited are refused here, before any work begins.
 
     Attributes:
         subject: The settings.
         request: What was requested in addition.
-        size: How many records there are.
+        size: Number of records.
         groups: Column → group of each record.
         content: Bytes of the model's file, if there is one.
         confidence: Confidence of the verdict.
         delta: δ of the bounds shown with attacks.
         seed: Seed of all randomness.
-        asked: Rows of the records that attacks ask about; None: all.
+        asked: Rows of the records that attacks query; None: all.
     """
 
     subject: PublishedModel
@@ -183,7 +183,7 @@ class PublishedTask:
             raise InvalidArgument(
                 f"Expected {size} names of records in record_names, got {len(names)}."
             )
-        clone_with_seed(subject.estimator, request.seed)  # refuses what cannot be cloned
+        clone_with_seed(subject.estimator, request.seed)  # refuses estimators without clone
         self.groups = _read_groups(subject.groups, size)
         self.content = None if subject.model_file is None else read_model_file(subject.model_file)
         self.confidence, self.seed = request.confidence, request.seed
@@ -196,12 +196,12 @@ class PublishedTask:
 
     @property
     def attacked(self) -> Any:
-        """What picks the records that attacks ask about from all."""
+        """Index that selects the records attacks query."""
         return slice(None) if self.asked is None else self.asked
 
     @property
     def first_row(self) -> int:
-        """The number of the first record: 1 in a table, as people count lines; 0 in an array."""
+        """Number of the first record: 1 in a file, where lines count from 1; 0 in an array."""
         return 0 if self.subject.source is None else 1
 
     def stream(self, *key: int) -> np.random.Generator:
@@ -210,7 +210,7 @@ class PublishedTask:
 
 
 def refuse_claim(subject: PublishedModel, request: Request) -> None:
-    """Refuse a claim, and stopping at one: rules decide, when all is measured."""
+    """Refuse a claim, and stopping at one: rules decide once everything is measured."""
     name = type(subject).__name__
     if request.claim is not None:
         raise InvalidArgument(
@@ -235,7 +235,7 @@ def read_model_file(path: Any) -> bytes:
 
 
 def _read_groups(groups: Mapping[str, ArrayLike] | None, n: int) -> dict[str, NDArray[np.str_]]:
-    """Return the groups of all records by their columns, as texts."""
+    """Return the groups of all records by column, as texts."""
     arrays = {name: np.asarray(values).astype(np.str_) for name, values in (groups or {}).items()}
     for column, array in arrays.items():
         if array.shape != (n,):
@@ -247,7 +247,7 @@ def _read_groups(groups: Mapping[str, ArrayLike] | None, n: int) -> dict[str, ND
 
 
 def fingerprint_inputs(task: PublishedTask, targets: Any) -> dict[str, str]:
-    """Return the hashes of the files that were read, and of all data that were given."""
+    """Return the hashes of all files and data that were given."""
     subject: Any = task.subject
     given = {
         field.name: getattr(subject, field.name)
@@ -255,14 +255,14 @@ def fingerprint_inputs(task: PublishedTask, targets: Any) -> dict[str, str]:
         if field.metadata.get("data") and getattr(subject, field.name) is not None
     }
     given["y"] = targets
-    # Texts as arrays: one by one they would be looked for among files, which takes long.
+    # Texts as arrays: single texts would be tested for being file names, which is slow.
     for name in {"feature_names", "record_names"} & set(given):
         given[name] = np.asarray(given[name], np.str_)
     if task.content is not None:
         given["model_file"] = task.content
     if "groups" in given:
         given["groups"] = task.groups
-    # An attack from elsewhere is known to the plan by its code: settings have its name alone.
+    # The plan identifies an attack from a plug-in by its code: settings hold only its name.
     for name in subject.attack_names:
         if not name_of(ATTACKS[name]).startswith("epsilometer."):
             given[f"attack {name}"] = find_code(ATTACKS[name]).digests
@@ -277,8 +277,8 @@ class PublishedJob:
     Attributes:
         plan: Everything that determines the result.
         task: What is to be measured.
-        directory: Where longer parts keep their own units; nowhere where None.
-        engine: What executes these.
+        directory: Where longer parts store their own units; None: nowhere.
+        engine: Executes these units.
         listen: Callbacks that receive events.
     """
 
@@ -290,11 +290,11 @@ class PublishedJob:
 
     @property
     def work(self) -> Mapping[str, Callable[[], Arrays]]:
-        """What computes each part."""
+        """The function that computes each part."""
         raise NotImplementedError
 
     def collect(self, found: Mapping[str, Arrays]) -> "PublishedResults":
-        """Return what the parts found, on its way to a result."""
+        """Return the results of the parts, to be combined."""
         raise NotImplementedError
 
     def unit(self, index: int) -> Arrays:
@@ -302,15 +302,15 @@ class PublishedJob:
         return self.work[self.task.parts[index]]()
 
     def missing(self, index: int) -> Arrays:
-        """Return nothing. It is never asked: what a part raises reaches the caller."""
+        """Return nothing. It is never called: errors of a part reach the caller."""
         return {}
 
     def watch(self) -> Watch:
-        """Return a watch that says nothing before the parts are there."""
+        """Return a watch that never reports: rules need all parts."""
         return Unwatched()
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
-        """Return all parts together, with the rules applied to them."""
+        """Return the audit of all parts, with the rules applied."""
         results = self.collect(dict(zip(self.task.parts, units, strict=True)))
         if self.directory is not None:
             write_whole(self.directory / RECORDS, results.list_records().encode("utf-8"))
@@ -321,7 +321,7 @@ class PublishedJob:
 
 
 def make_parts(task: PublishedTask, targets: Any, **further: Any) -> dict[str, Any]:
-    """Return what every job is made of: its plan, its task, and who executes its longer parts."""
+    """Return the fields of every job: its plan, its task, and the engine of its longer parts."""
     request = task.request
     plan = request.make_plan(
         task.subject,
@@ -334,7 +334,7 @@ def make_parts(task: PublishedTask, targets: Any, **further: Any) -> dict[str, A
     return {
         "plan": plan,
         "task": task,
-        "directory": None if request.recompute else request.out,  # which writes nothing
+        "directory": None if request.recompute else request.out,  # recomputing writes nothing
         "engine": request.engine or Local(),
         "listen": request.listen,
     }
@@ -343,7 +343,7 @@ def make_parts(task: PublishedTask, targets: Any, **further: Any) -> dict[str, A
 def write_scores(
     names: Sequence[str], scores: Callable[[int, str], Sequence[RecordScores]]
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the arrays of all attacks; ``scores`` are those of all targets, by place and name."""
+    """Yield the arrays of all attacks; ``scores(index, name)`` returns scores of all targets."""
     for place, name in enumerate(names):
         found = scores(place, name)
         yield f"scores {name}", np.stack([score.values for score in found])
@@ -354,11 +354,11 @@ def write_scores(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PublishedResults:
-    """What the parts of an audit found, on its way to a result.
+    """Results of the parts of an audit, to be combined into one audit.
 
     Attributes:
-        task: What was to be measured.
-        found: What each part returned.
+        task: The task that was measured.
+        found: The arrays of each part.
     """
 
     task: PublishedTask
@@ -370,7 +370,7 @@ class PublishedResults:
 
     @property
     def measured(self) -> Measured:
-        """What rules use."""
+        """The quantities that rules use."""
         raise NotImplementedError
 
     @property
@@ -380,17 +380,17 @@ class PublishedResults:
 
     @property
     def order(self) -> IntArray:
-        """Places of measured records by risk, the riskiest first."""
+        """Positions of measured records by risk, the riskiest first."""
         return np.argsort(-self.risk, kind="stable")
 
     @property
     def classes(self) -> NDArray[np.str_] | None:
-        """The class of each record, as a text; None where there are none."""
+        """The class of each record, as a text; None if there are no classes."""
         return None
 
     @property
     def leaks(self) -> list[Leak] | None:
-        """What the model's file tells; None where it was not searched."""
+        """Leaks found in the model's file; None if it was not searched."""
         return read_leaks(self.found.get("file"))
 
     def apply_rules(self) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
@@ -408,7 +408,7 @@ class PublishedResults:
         return rules, tuple(map(self._add_bound, self.task.subject.attack_names, attacks))
 
     def list_records(self) -> str:
-        """Return which records are at risk, as CSV: for the run's directory alone."""
+        """Return the records at risk, as CSV: for the run's directory alone."""
         task, records = self.task, self.found["leave-one-out"]["records"]
         names, classes, risk = task.subject.record_names, self.classes, self.risk
         rows = [
@@ -430,7 +430,7 @@ class PublishedResults:
     def attacked(self) -> FloatArray | None:
         """How often the strongest attack is right about each record, over the attacked models.
 
-        It is nan of records that no attack asked about.
+        It is nan for records that no attack queried.
         """
         names = self.task.subject.attack_names
         if not names:
@@ -447,12 +447,12 @@ class PublishedResults:
         return every
 
     def rate_attack(self, record: int) -> float | None:
-        """Return how often the strongest attack is right about a record; None: it was not asked."""
+        """Return how often the strongest attack is right about a record; None: not queried."""
         rate = math.nan if self.attacked is None else float(self.attacked[record])
         return None if math.isnan(rate) else rate
 
     def _name(self, name: str) -> str:
-        """Return the attack as it calls itself."""
+        """Return the display name of an attack."""
         return str(self.found["attacks"][f"named {name}"])
 
     def _split(self, name: str, some: BoolArray | None = None) -> clusters.Observed:
@@ -485,7 +485,7 @@ class PublishedResults:
         return msgspec.structs.replace(finding, bound=round_threshold(bound))
 
     def _describe_coverage(self, risk: FloatArray, screened: Any = None) -> str:
-        """Say how many of all records are above the limit, where a sample was measured."""
+        """Describe the share of all records above the limit, if a sample was measured."""
         limit, of, confidence = self.task.subject.limit, self.task.size, self.task.confidence
         if risk.size >= of or not bool(self.found["leave-one-out"]["drawn"]):
             return ""
@@ -515,7 +515,7 @@ class PublishedResults:
         )
 
     def _list_cites(self, first: Sequence[str], *then: str) -> tuple[str, ...]:
-        """Return what is cited: these, and between them what the attacks cite."""
+        """Return all citations: the given ones, with those of the attacks in between."""
         attacks = self.task.subject.attack_names
         own = [str(key) for name in attacks for key in self.found["attacks"][f"cites {name}"]]
         limits = ("waudbysmith2024", "steinke2023") if attacks else ()
@@ -524,7 +524,7 @@ class PublishedResults:
 
 @dataclass(frozen=True)
 class CallerProcess:
-    """Runs one part after the other in this process; what one raises is the caller's to see."""
+    """Run one part after the other in this process; errors reach the caller."""
 
     @property
     def workers(self) -> int:
@@ -534,6 +534,6 @@ class CallerProcess:
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
         """Yield outcomes in the order of ``units``; none of them failed."""
         for unit in units:
-            with threadpool_limits(1):  # sums in one order, on any machine
+            with threadpool_limits(1):  # the same order of sums on any machine
                 arrays = check_arrays(call(unit))
             yield Outcome(unit=unit, arrays=arrays, error="", seconds=0.0)

@@ -1,8 +1,8 @@
 """Rebuild a record from fitted coefficients and all other records.
 
-Where a loss is minimised, the gradients of all records and of the penalty sum to 0. Whoever knows
-all records but one computes the gradient of the last, which is its residual times its features; the
-gradient of the intercept is the residual itself. Their ratio is the record.
+At the minimum of a loss, the gradients of all records and of the penalty sum to 0. Anyone with all
+records but one can compute the gradient of the last, which is its residual times its features. The
+gradient of the intercept is the residual itself; their ratio is the record.
 """
 
 import copy
@@ -18,29 +18,28 @@ from epsilometer.audits.classifier.sklearn_models import identify
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _Link: TypeAlias = Literal["logistic", "softmax", "squares"]
-_TRIED = 300  # records
-_OUTPUTS = 8  # of a model of several numbers
+_TRIED = 300  # largest number of records to try
+_OUTPUTS = 8  # largest number of outputs to try
 _CLOSE = 0.05  # standard deviations of a column by which a rebuilt value may be off
-_CHANCE = 1e-3  # probability below which it is no accident that records were hit
+_CHANCE = 1e-3  # probability below which hits are not attributed to chance
 
 
 class Rebuilt(NamedTuple):
-    """How many records were rebuilt, of how many that were tried; 0 where as many are by chance."""
+    """How many records were rebuilt, and how many were tried; 0 if chance explains the hits."""
 
     hits: int
     tried: int
 
 
 class _Linear(NamedTuple):
-    """A linear model as its gradients have it.
+    """The terms of a linear model's gradient.
 
     Attributes:
-        residuals: Residuals of each record and class, weighted: what its features are multiplied
-            by.
+        residuals: Weighted residuals of each record and class, the factors of its features.
         penalty: Gradient of the penalty, one row per class.
-        intercept: That of the intercepts, 0 where they are not penalised; None: there are none.
+        intercept: Gradient of the penalty on intercepts, 0 if there is none; None: no intercepts.
         known: Which coefficients have a gradient: at 0, those with an l1 penalty have none.
-        scale: By how much each residual was multiplied.
+        scale: Weight of each residual.
         link: How residuals follow from decisions.
     """
 
@@ -55,12 +54,12 @@ class _Linear(NamedTuple):
 def rebuild_records(
     model: Any, reached: Any, codes: IntArray | FloatArray, *, seed: int = 0
 ) -> Rebuilt | None:
-    """Rebuild up to 300 records from a fitted linear model; None where it is of another kind.
+    """Rebuild up to 300 records from a fitted linear model; None for other models.
 
-    A record counts as rebuilt where each column is within 5 % of its standard deviation. Of two
-    columns that happens to strangers too, and hits that their number explains are not counted.
-    ``codes`` are places of classes; of a regressor, its targets. Of several outputs, each is tried
-    as if it were the only one.
+    A record counts as rebuilt if each column is within 5 % of its standard deviation. With few
+    columns that also happens by chance, and hits that chance explains are not counted. ``codes``
+    are positions of classes or, for a regressor, its targets. Each of several outputs is tried as
+    if it were the only one.
 
     Example:
         >>> from sklearn.linear_model import RidgeClassifier
@@ -73,7 +72,7 @@ def rebuild_records(
     read = _READERS.get(identify(model))
     features = reached
     if read is not None and hasattr(reached, "tocsr") and hasattr(model, "coef_"):
-        used = np.flatnonzero(np.diff(reached.tocsc().indptr))  # others have no part in anything
+        used = np.flatnonzero(np.diff(reached.tocsc().indptr))  # empty columns have no effect
         features, model = reached.tocsr()[:, used].toarray(), copy.copy(model)
         model.coef_ = model.coef_[..., used]
     try:
@@ -89,14 +88,14 @@ def rebuild_records(
         return None
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(6,)))
     tried = rng.permutation(len(features))[:_TRIED]
-    total = linear.residuals.T @ features + linear.penalty  # 0 where it was solved
+    total = linear.residuals.T @ features + linear.penalty  # 0 at the minimum
     own = linear.residuals[tried]
     known = linear.known & (features.std(axis=0) > 0)
     spread = features.std(axis=0)[known]
     true = features[tried][:, known] / spread
     rows = np.arange(tried.size)
     if linear.intercept is None:
-        # Minus the gradients of all others; that of the own class is the longest
+        # Minus the gradients of all others; that of the record's own class is the longest
         labels = np.asarray(codes[tried], np.int64)
         place = labels if own.shape[1] > 1 else np.zeros(tried.size, np.int64)
         gradient = own[rows, place][:, None] * features[tried] - total[place]
@@ -117,7 +116,7 @@ def rebuild_records(
 def _rebuild_by_outputs(
     model: Any, reached: Any, targets: IntArray | FloatArray, *, seed: int
 ) -> Rebuilt | None:
-    """Return what the most telling of several outputs tells; a model may have one of them alone."""
+    """Rebuild records from each output, and return the result with the most hits."""
     found = []
     for place in range(min(targets.shape[1], _OUTPUTS)):
         one = copy.copy(model)
@@ -132,28 +131,28 @@ def _rebuild_by_outputs(
 def _solve_residuals(
     linear: _Linear, at: FloatArray, place: IntArray, codes: IntArray, scale: FloatArray
 ) -> list[FloatArray]:
-    """Return the residual r of the own class, of a model without intercepts: both solutions.
+    """Return both solutions for the residual r of the own class, without intercepts.
 
-    The gradient g of a record is r·x, so that its decisions are x·θ = g·θ / r; and r follows from
-    these. Of least squares that is r = scale · (g·θ / r − target), of the others
-    r = scale · (p − label), of which the smallest solution and the largest are taken.
+    The gradient g of a record is r·x, so its decisions are x·θ = g·θ / r, and r follows from these.
+    For least squares, r = scale · (g·θ / r − target). For other losses, r = scale · (p − label),
+    with the smallest and the largest solution.
 
     Args:
         linear: The model.
         at: g·θ, ``(records, classes)``, or one column for two classes.
-        place: Which column is that of the own class.
+        place: Column of the own class.
         codes: Labels.
         scale: Weights of these records.
     """
     rows = np.arange(codes.size)
     one = at.shape[1] == 1
-    sign = np.where(codes == 1, 1.0, -1.0) if one else np.ones(codes.size)  # of the target
+    sign = np.where(codes == 1, 1.0, -1.0) if one else np.ones(codes.size)  # sign of the target
     if linear.link == "squares":
         half = scale * sign / 2
         root = np.sqrt(np.maximum(half**2 + scale * at[rows, place], 0.0))
         return [root - half, -root - half]
     share = np.geomspace(1e-9, 1.0, 4001)
-    size = scale[:, None] * share  # of the residual, whose sign is opposite to the target's
+    size = scale[:, None] * share  # size of the residual, with the sign opposite to the target's
     decisions = -at[:, None, :] / (sign[:, None] * size)[:, :, None]
     if linear.link == "softmax":
         said = scipy.special.softmax(decisions, axis=2)[rows, :, place]
@@ -167,7 +166,7 @@ def _solve_residuals(
 
 
 def _count_hits(rebuilt: FloatArray, true: FloatArray) -> int:
-    """Return how many are near their own records; 0 where that is as likely with others'."""
+    """Return how many are near their own records; 0 if equally many are near others'."""
     there = np.isfinite(rebuilt).all(axis=1)
     rebuilt, true = rebuilt[there], true[there]
     if not len(true):
@@ -186,11 +185,11 @@ def _read_logistic(model: Any, features: FloatArray, codes: IntArray) -> _Linear
     ratios: Any = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", None))
     shares = {float(each or 0.0) for each in np.ravel(ratios)}
     if len(strengths) != 1 or len(shares) != 1:
-        return None  # another penalty for each class
+        return None  # a different penalty for each class
     c, l1 = strengths.pop(), shares.pop()
     many = len(model.coef_) > 1
     if codes.max() + 1 != (len(model.coef_) if many else 2):
-        return None  # of other classes
+        return None  # the model has other classes
     decision = features @ model.coef_.T + model.intercept_
     weights = _weigh_records(model, codes)
     if not many:

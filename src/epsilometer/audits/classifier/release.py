@@ -27,17 +27,17 @@ from epsilometer.stats.membership import Limited
 from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import BoolArray, FloatArray
 
-_DRAWN = 60  # points of a curve
+_DRAWN = 60  # points per curve
 _Plain: TypeAlias = Callable[[float], str]
 _UNKNOWN = Limited(0.0, 0.0, 1.0)  # where nothing was measured
 
 
 @dataclass(frozen=True)
 class PdtpAtMost:
-    """No record's PDTP is above ``limit`` (DTP-1 where that is 1).
+    """No record's PDTP is above ``limit`` (the DTP-1 hypothesis if that is 1).
 
     Attributes:
-        limit: In ln: 1 means that no probability at a record changes by more than e when it leaves.
+        limit: On a log scale: 1 allows probabilities at a record to change by a factor of e.
         share: Share of records that may nevertheless be above it.
 
     Example:
@@ -56,12 +56,12 @@ class PdtpAtMost:
 
 @dataclass(frozen=True)
 class ChangeAtMost:
-    """No record's leaving changes the prediction at it by more than ``limit`` units.
+    """No record's removal changes the prediction at it by more than ``limit`` units.
 
-    The unit is the noise of answers, or their rounding, or the model's usual error.
+    The unit is the noise of answers, or their rounding, or the model's typical error.
 
     Attributes:
-        limit: In units.
+        limit: Limit, in units.
         share: Share of records that may nevertheless be above it.
 
     Example:
@@ -83,7 +83,7 @@ class AdvantageAtMost:
     """No attack has TPR − FPR above ``limit`` at any threshold.
 
     Attributes:
-        limit: In [0, 1].
+        limit: Limit in [0, 1].
 
     Example:
         >>> import epsilometer as em
@@ -99,11 +99,11 @@ class AdvantageAtMost:
 
 @dataclass(frozen=True)
 class CaughtAtMost:
-    """No attack catches more than ``limit`` of those inside at ``fpr`` false positives.
+    """No attack's TPR is above ``limit`` at false positive rate ``fpr``.
 
     Attributes:
-        limit: Share of the records that were trained on.
-        fpr: Share of the others that are taken for them.
+        limit: Limit on TPR: the share of members that are identified.
+        fpr: FPR: the share of non-members that are taken for members.
 
     Example:
         >>> import epsilometer as em
@@ -124,8 +124,8 @@ class GainAtMost:
     """No threat other than membership gains more than ``limit``.
 
     Attributes:
-        limit: Limit of guesses about hidden attributes, and of ranges, over what is known of people
-            who are not in the data; of structure, the share of records that are singled out.
+        limit: For attributes and ranges, how much more often guesses may be right about members
+            than about others; for structure, the share of records that may be singled out.
 
     Example:
         >>> import epsilometer as em
@@ -141,11 +141,11 @@ class GainAtMost:
 
 @dataclass(frozen=True)
 class NoRecordInFile:
-    """No record can be read out of the model's file, or computed from it and all others.
+    """No record can be read from the model's file, or computed from it and all other records.
 
     Attributes:
-        statistics: Whether means of many records count too: whoever knows all but one of these
-            computes the last, but most files hold some.
+        statistics: Whether means of many records count too: anyone with all but one of these can
+            compute the last, but most files hold some.
 
     Example:
         >>> import epsilometer as em
@@ -187,12 +187,12 @@ RULES: tuple[ReleaseRule, ...] = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Attacked:
-    """What an attack said.
+    """Scores of an attack.
 
     Attributes:
-        name: Which, in words.
-        scores: Scores of models of half the records.
-        smaller: Scores of models of an eighth, and of a quarter; nothing where none were trained.
+        name: Name of the attack.
+        scores: Scores from models trained on half of the records.
+        smaller: Scores from models trained on an eighth and on a quarter; empty if there are none.
     """
 
     name: str
@@ -202,20 +202,20 @@ class Attacked:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Measured:
-    """What the rules look at.
+    """The measurements that rules use.
 
     Attributes:
         risk: PDTP of measured records, as shown.
-        floor: PDTP of refits with nothing removed, beside it; None where training is not random.
-        of: Records in all.
-        drawn: Whether those measured were drawn at random, where not all were.
+        floor: PDTP of refits with nothing removed; None if training is not random.
+        of: Total number of records.
+        drawn: Whether those measured were drawn at random, if not all were.
         screened: Which of them a screen chose; the others were drawn from the rest. None: none.
-        attacks: What each attack said.
-        mismatch: Why attacks may be weaker than they look; empty where nothing is known.
-        leaks: What the model's file tells of single records; None where it was not searched.
+        attacks: Scores of each attack.
+        mismatch: Why attacks may be weaker than they could be; empty if no reason is known.
+        leaks: What the model's file reveals about single records; None if it was not searched.
         threats: Threats other than membership that were measured.
-        answers: What an API's answers tell of single records; None where it was not tried.
-        doubt: Why measurements of rows protect no one; empty where nothing is known.
+        answers: What an API's answers reveal about single records; None if that was not tried.
+        doubt: Why measurements of rows may say little about people; empty if no reason is known.
     """
 
     risk: FloatArray | None
@@ -234,12 +234,12 @@ class Measured:
 def share_exposed(
     above: BoolArray, screened: BoolArray | None, of: int, *, confidence: float
 ) -> Limited:
-    """Return the share of all records above a limit, given which of those measured are.
+    """Estimate the share of all records above a limit, given which of those measured are.
 
     Args:
         above: Whether each measured record is above the limit.
         screened: Which of them a screen chose; None: none.
-        of: Records in all.
+        of: Total number of records.
         confidence: Confidence of both limits together.
     """
     chosen = np.zeros_like(above) if screened is None else screened
@@ -257,11 +257,11 @@ def apply_rules(
 ) -> tuple[tuple[RuleFinding, ...], tuple[MembershipFinding, ...]]:
     """Return the outcome of each rule and the results of each attack.
 
-    Guarantee: *fail* is wrong with probability at most 1 − ``confidence``, whatever the number of
-        rules and attacks; so is *pass*, of each rule's quantity as measured by these attacks.
-        Neither speaks of attacks that were not run.
-    Assumption: records, with all their scores, are independent and drawn from one population;
-        which were measured was drawn at random.
+    Guarantee: *fail* is wrong with probability at most 1 − ``confidence``, for any number of rules
+        and attacks; so is *pass*, for each rule's quantity as measured by these attacks. Neither
+        covers attacks that were not run.
+    Assumption: records, with all their scores, are independent and drawn from one population; those
+        measured were chosen at random.
     """
     if not rules:
         raise InvalidArgument("Expected at least one rule in rules, got none.")
@@ -275,7 +275,7 @@ def apply_rules(
 
 
 def _add_doubt(rules: Sequence[RuleFinding], doubt: str) -> tuple[RuleFinding, ...]:
-    """Return rules of which none passes but that on the file, which is what it is."""
+    """Return rules with every pass but that on the file made unclear, for the given reason."""
     changed, reasons = [], chain([doubt], repeat("In doubt for the same reason."))
     for rule in rules:
         passes = rule.outcome == "pass" and rule.rule != IN_FILE
@@ -308,7 +308,7 @@ def measure_width(
 def measure_attack(
     attack: Attacked, *, fpr: float = 0.01, confidence: float = 0.95
 ) -> MembershipFinding:
-    """Return how well an attack does, with limits that hold at ``confidence`` each."""
+    """Measure how well an attack does, with limits that hold at ``confidence`` each."""
     scores = attack.scores
     advantage = clusters.advantage(scores, confidence=confidence)
     caught = clusters.tpr_at(scores, fpr, confidence=confidence)
@@ -337,7 +337,7 @@ def measure_attack(
 
 
 def _extrapolate(attack: Attacked, confidence: float) -> Limited | None:
-    """Return what a model of all records would show, by the trend over three sizes."""
+    """Extrapolate the advantage for a model of all records from the trend over three sizes."""
     if not attack.smaller:
         return None
     each = 1 - (1 - confidence) / 3
@@ -347,7 +347,7 @@ def _extrapolate(attack: Attacked, confidence: float) -> Limited | None:
 
 
 def _count_statements(measured: Measured, rules: Sequence[ReleaseRule]) -> int:
-    """Return how many statements rest on samples, and so share the confidence."""
+    """Count the statements that rest on samples, and so share the confidence."""
     risk = measured.risk
     sampled = risk is not None and (risk.size < measured.of or measured.floor is not None)
     sizes: dict[type, int] = {
@@ -444,7 +444,7 @@ def _limit_attacks(
 
 
 def _follow_trend(found: RuleFinding, attacks: Sequence[MembershipFinding]) -> RuleFinding:
-    """Add what a model of all records would show; what that contradicts is unclear."""
+    """Add the extrapolation to a model of all records; an outcome it contradicts is unclear."""
     known = [attack for attack in attacks if attack.full_high is not None]
     if not known:
         return found
@@ -487,7 +487,7 @@ def _limit_risk(
 def _compare_share(
     rule: PdtpAtMost | ChangeAtMost, measured: Measured, risk: FloatArray, confidence: float
 ) -> tuple[Outcome, str, Limited]:
-    """Decide by the share of records above the limit, beyond what refits alone put there."""
+    """Decide by the share of records above the limit, beyond the effect of refits alone."""
     above = int(np.sum(risk > rule.limit))
     counted = f"{above:,} of {risk.size:,} measured records are above {rule.limit:g}"
     largest = float(risk.max())
@@ -500,7 +500,7 @@ def _compare_share(
         plain += f"its number changes by more than {rule.limit:g} units."
     share = share_exposed(risk > rule.limit, measured.screened, measured.of, confidence=confidence)
     known = risk.size == measured.of or measured.drawn
-    if not known:  # of the others nothing is known at all
+    if not known:  # nothing is known about the other records
         most = 1 - (risk.size - above) / measured.of
         share = Limited(share.value, above / measured.of, most)
     if share.low > rule.share:
@@ -529,8 +529,8 @@ def _test_floor(
 ) -> tuple[bool, str]:
     """Test whether records are above the limit for another reason than random training.
 
-    If leaving a record out did no more than another seed does, risk and floor would as often be
-    above the limit: a sign test over the records at which only one of them is.
+    If leaving a record out had no more effect than another seed, risk and floor would be above the
+    limit equally often. This is a sign test over the records at which only one of them is.
     """
     if floor is None:
         return True, ""
@@ -542,14 +542,14 @@ def _test_floor(
 
 
 def weigh_rule(rule: RuleFinding, of: int, kinds: Sequence[str]) -> float:
-    """Return how grave a rule's failure is, as a share of people that it concerns.
+    """Return the severity of a rule's failure, as a share of the people that it concerns.
 
-    Rows count whole, parts of the model that belong to one person and records that need all
-    others half; so does an advantage, which is mostly about guesses that are no better.
+    Rows have weight 1. Parts of the model that belong to one person, records that can be computed
+    only with all others, and advantages have weight ½.
 
     Args:
-        rule: What was found.
-        of: Records in all.
+        rule: Outcome of the rule.
+        of: Total number of records.
         kinds: Kinds of leaks in the model's file, the most severe first.
     """
     if rule.rule == IN_FILE:
@@ -560,5 +560,5 @@ def weigh_rule(rule: RuleFinding, of: int, kinds: Sequence[str]) -> float:
 
 
 def _round_digits(values: FloatArray) -> tuple[float, ...]:
-    """Return six digits: enough to draw."""
+    """Round values to six significant digits, which is enough for plots."""
     return tuple(float(f"{value:.6g}") for value in values)

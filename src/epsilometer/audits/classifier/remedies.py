@@ -1,7 +1,7 @@
-"""List what may help a classifier that must not be published, to be carried out and measured.
+"""List remedies for a classifier that must not be published, to be tried and measured.
 
-A remedy is a subject like the audited one with one thing changed. Nothing here says that it helps:
-that is measured by the same attacks, on as many shadows.
+A remedy is a subject like the audited one with one thing changed. Whether it helps is not decided
+here: that is measured by the same attacks, with as many shadows.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,10 +23,10 @@ from epsilometer.types import IntArray
 
 EPSILONS = (1.0, 3.0, 8.0)
 _Change: TypeAlias = tuple[str, Classifier]  # what to do, and the classifier with it done
-_WATCHED = 20  # records that are left out again, where that needs refits
-_COLUMNS = 3  # that are tried one by one
-_NEARLY = 0.5  # share of records with different values from which a column is nearly unique
-_RECORDS = 100  # one record in so many is dropped, at least
+_WATCHED = 20  # records that are left out again, if that needs refits
+_COLUMNS = 3  # largest number of columns to try one by one
+_NEARLY = 0.5  # share of records with distinct values from which a column is nearly unique
+_RECORDS = 100  # at least one record in this many is dropped
 # Parameters of estimators: what makes them smoother, from their value and the number of records.
 _SMOOTHER: dict[str, Callable[[Any, int], Any]] = {
     "C": lambda value, n: value / 100,
@@ -41,13 +41,13 @@ _SMOOTHER: dict[str, Callable[[Any, int], Any]] = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Remedy:
-    """One thing that is changed.
+    """A single change to a classifier.
 
     Attributes:
-        action: What to do, as an order.
-        subject: The classifier with it done.
-        retrains: Whether models have to be trained again to measure it.
-        watched: Rows of the records that were riskiest before, of those that are left.
+        action: What to do, as an imperative sentence.
+        subject: The classifier after the change.
+        retrains: Whether measuring it requires training models again.
+        watched: Rows of the records that were riskiest before, among those that are left.
     """
 
     action: str
@@ -57,10 +57,10 @@ class Remedy:
 
 
 def list_remedies(subject: Classifier, riskiest: IntArray, *, exposed: int) -> Iterator[Remedy]:
-    """Yield what may help, the cheapest for users of the model first.
+    """Yield possible remedies, the least costly for users of the model first.
 
     Args:
-        subject: As it was audited.
+        subject: The audited classifier.
         riskiest: Rows of records, the riskiest first.
         exposed: How many of them are above the limit.
 
@@ -70,7 +70,7 @@ def list_remedies(subject: Classifier, riskiest: IntArray, *, exposed: int) -> I
         >>> [each.action for each in list_remedies(subject, np.arange(8), exposed=0)][:2]
         ['Publish an API instead of the file.', 'Show 2 decimals, through an API.']
     """
-    # What is trained anew is no longer the model that was fitted elsewhere, nor in its file.
+    # A retrained model is no longer the one that was fitted elsewhere, nor the one in its file.
     known = replace(subject, fitted=None, model_file=None)
     plain = replace(
         known, groups=None, record_names=None, variation=0, removal=0, remedies=0, records=None
@@ -102,7 +102,7 @@ def _show_less(subject: Classifier) -> Iterator[_Change]:
 
 
 def _without_file(subject: Classifier) -> Any:
-    """Return rules for those who are not given the file, with that of answers in its place."""
+    """Return rules for users without the file: the rule on answers replaces that on the file."""
     if subject.rules is None:
         return None
     about = NoRecordInFile | NoRecordInAnswers
@@ -112,7 +112,7 @@ def _without_file(subject: Classifier) -> Any:
 
 
 def _drop_columns(subject: Classifier) -> Iterator[_Change]:
-    """Yield columns that tell people apart: the unique and nearly unique first."""
+    """Yield changes that drop identifying columns, unique and nearly unique ones first."""
     columns = find_telling_columns(subject)
     for column in columns[:_COLUMNS]:
         name = _name_column(subject, column)
@@ -123,10 +123,10 @@ def _drop_columns(subject: Classifier) -> Iterator[_Change]:
 
 
 def find_telling_columns(subject: Classifier) -> list[int]:
-    """Return columns whose values many people alone have, those with the most first.
+    """Return columns where many people have a unique value, those with the most first.
 
-    Of a column of numbers that were measured nearly all values differ, which says nothing: it
-    counts only where they are whole, as numbers of persons are.
+    In a measured column nearly all values differ, which means nothing. A numeric column counts only
+    if its values are whole numbers, like identifiers.
     """
     X, n = subject.X, count_rows(subject.X)  # noqa: N806
     shape: tuple[int, ...] = getattr(X, "shape", ())
@@ -142,7 +142,7 @@ def find_telling_columns(subject: Classifier) -> list[int]:
         given = values.astype(np.str_) if values.dtype.kind == "O" else values
         _, counts = np.unique(given, return_counts=True)
         whole = not words and values.dtype.kind in "iuf"
-        whole = whole and bool(np.all((values == np.round(values)) | np.isnan(values)))  # with gaps
+        whole = whole and bool(np.all((values == np.round(values)) | np.isnan(values)))  # or nan
         alone = int(np.sum(counts == 1))
         if (words and alone) or (whole and counts.size > _NEARLY * n):
             found.append((alone, column))
@@ -157,9 +157,9 @@ def _name_column(subject: Classifier, column: int) -> str:
 
 
 def _blank(X: Any, columns: list[int]) -> Any:  # noqa: N803
-    """Return the table with one value for everyone in these columns: as good as dropped.
+    """Return the table with constant values in these columns, which is equivalent to a drop.
 
-    Columns keep their places, by which pipelines know them.
+    Columns keep their positions, by which pipelines select them.
     """
     changed = X.copy()
     for column in columns:

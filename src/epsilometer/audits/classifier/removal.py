@@ -9,8 +9,8 @@ from epsilometer.audits.classifier.leave_one_out.pdtp import Pdtp, measure_chang
 from epsilometer.audits.classifier.sklearn_models import take_rows
 from epsilometer.engine.shards import Arrays
 
-_PATIENCE = 5  # measurements without a new best
-_SHARE = 10  # of the exposed records, one in so many is dropped at a time
+_PATIENCE = 5  # measurements without a new best after which the search ends
+_SHARE = 10  # one in this many of the exposed records is dropped at a time
 
 
 def plan_removal(
@@ -22,23 +22,23 @@ def plan_removal(
     decimals: int | None,
     steps: int,
 ) -> Arrays:
-    """Drop the riskiest tenth of those above the limit, measure all again, and so on.
+    """Drop the riskiest tenth of the records above the limit, measure all again, and repeat.
 
-    It ends where none is above the limit, where five measurements brought no new best, where a
-    class would vanish, or after ``steps`` measurements.
+    It ends when no record is above the limit, after five measurements without a new best, before
+    a class would vanish, or after ``steps`` measurements.
 
     Args:
-        measure: PDTP of all records of given features and labels.
+        measure: Returns PDTP of all records, given features and labels.
         X: Features.
         y: Labels.
         limit: Limit above which a record is exposed.
-        decimals: With how many decimals probabilities are shown; −1: the class alone.
-        steps: Measurements at most, the first not counted.
+        decimals: Number of decimals of shown probabilities; −1: the class alone.
+        steps: Largest number of measurements, not counting the first.
 
     Returns:
-        ``dropped``: row numbers, in the order they were dropped. At each measurement ``removed``:
-        how many had been dropped; ``largest``: the largest risk; ``exposed``: records above the
-        limit; ``accuracy``: leave-one-out accuracy on those left.
+        ``dropped``: row numbers, in the order they were dropped. For each measurement, ``removed``:
+        records dropped before it; ``largest``: the largest risk; ``exposed``: records above the
+        limit; ``accuracy``: leave-one-out accuracy on the remaining records.
     """
     labels = np.asarray(y)
     left = np.arange(labels.size)

@@ -1,7 +1,7 @@
-"""Compare models with a record and without it over seeds, where training is random.
+"""Compare models with a record and without it over seeds, if training is random.
 
-What counts is whether the two laws can be told apart, not what one seed does. Log-odds of both are
-taken to be normal, with the spread that other seeds show.
+What counts is whether the two distributions can be distinguished, not the effect under one seed.
+Log-odds of both are assumed to be normal, with the spread measured over other seeds.
 """
 
 import math
@@ -12,15 +12,14 @@ from scipy import special
 from epsilometer.audits.classifier.attacks.shadows import FLOOR
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-_SURE = 0.05  # share of spreads that are overstated
-_TAIL = 1.5  # times the shortest range of half of the seeds: more is the spread of a few alone
+_SURE = 0.05  # probability that a lower limit overstates the spread
+_TAIL = 1.5  # multiple of the shortest range of half of the seeds that bounds the spread
 
 
 def take_odds(logs: FloatArray, codes: IntArray) -> FloatArray:
     """Return the log-odds of all other classes against each record's own.
 
-    Over seeds they are closer to normal than ln p, which is skewed near 0; and of k classes k − 1
-    are free.
+    Over seeds they are closer to normal than ln p, which is skewed near 0; k classes have k − 1.
 
     Args:
         logs: ln p, ``(…, records, classes)``.
@@ -38,17 +37,17 @@ def take_odds(logs: FloatArray, codes: IntArray) -> FloatArray:
 
 
 def measure_spread(odds: FloatArray, shift: FloatArray) -> FloatArray:
-    """Return standard deviations over seeds at their lower limits for normal log-odds.
+    """Return lower confidence limits on standard deviations over seeds, for normal log-odds.
 
-    They are 0 where seeds leave gaps that a record crosses, and bounded by the shortest range of
-    half of the seeds: noise in one training of four hides nothing in the others.
+    They are 0 where seeds leave gaps that a record crosses. They are bounded by the shortest range
+    of half of the seeds: noise in one training of four hides nothing in the others.
 
     Args:
         odds: Log-odds of models of other seeds, ``(seeds, records, classes − 1)``.
         shift: Shift by which a record moves them, ``(records, classes − 1)``.
     """
     free = len(odds) - 1
-    # Of so many normal values, 95 % of standard deviations are below this times the true one
+    # With 95 % probability, the standard deviation of a normal sample is below this multiple
     highest = np.sqrt(special.chdtri(free, _SURE) / free)
     order, half = np.sort(odds, axis=0), len(odds) // 2
     shortest = (order[half - 1 :] - order[: len(odds) - half + 1]).min(axis=0)
@@ -57,7 +56,7 @@ def measure_spread(odds: FloatArray, shift: FloatArray) -> FloatArray:
 
 
 def find_hidden(shift: FloatArray, spread: FloatArray, *, limit: float) -> BoolArray:
-    """Tell of which records models with and without are as alike as (limit, 0)-DP makes them.
+    """Find records whose models with and without them differ no more than (limit, 0)-DP allows.
 
     Example:
         >>> find_hidden(np.array([[1.0], [1.0]]), np.array([[2.0], [0.5]]), limit=1.0)
@@ -72,8 +71,8 @@ def find_hidden(shift: FloatArray, spread: FloatArray, *, limit: float) -> BoolA
 def find_gaps(logs: FloatArray, shift: FloatArray) -> BoolArray:
     """Find the records whose models without them all fall between those with them.
 
-    A law of few values, or of narrow clusters, spreads far and hides nothing: what moves between
-    its values is seen. There every value is nearer to another one than after it has moved.
+    A distribution of few values, or of narrow clusters, has a large spread but hides nothing: moves
+    between its values are visible. There each value is nearer to another one than after its move.
 
     Args:
         logs: Log-odds of models of other seeds, ``(seeds, records, classes − 1)``.

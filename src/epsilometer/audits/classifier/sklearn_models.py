@@ -1,6 +1,6 @@
 """Handle scikit-learn estimators: check, copy, seed and unwrap them, and read their predictions.
 
-Whoever passes such an estimator has imported its module, so scikit-learn is not imported here.
+Callers that pass such an estimator have imported its module, so scikit-learn is not imported here.
 """
 
 import copy
@@ -29,7 +29,7 @@ _STATELESS = {
 
 
 def identify(estimator: object) -> str:
-    """Return package and exact class; a subclass may train in another way, and has another name.
+    """Return package and exact class; a subclass, which may train differently, has another name.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -107,7 +107,7 @@ def take_rows(X: Any, chosen: Any) -> Any:  # noqa: N803
     """Return some rows of an array, a sparse matrix or a table with ``iloc``."""
     if hasattr(X, "iloc"):
         return X.iloc[chosen]
-    if getattr(X, "format", "csr") not in ("csr", "csc"):  # others have no rows to take
+    if getattr(X, "format", "csr") not in ("csr", "csc"):  # others cannot be indexed by rows
         return X.tocsr()[chosen]
     return (X if hasattr(X, "shape") else np.asarray(X))[chosen]
 
@@ -125,12 +125,12 @@ def clone_estimator(estimator: Any) -> Any:
 
 
 def clone_with_seed(estimator: Any, seed: int, *, overwrite: bool = True) -> Any:
-    """Return an untrained copy whose random states are set, those of its parts too.
+    """Return an untrained copy whose random states are set, including those of its parts.
 
     Args:
         estimator: The estimator to copy.
         seed: Replaces each ``random_state``.
-        overwrite: Whether states that are whole numbers already are replaced too.
+        overwrite: Whether to replace states that are whole numbers already.
     """
     model = clone_estimator(estimator)
     if hasattr(model, "get_params"):
@@ -176,14 +176,14 @@ def seed_globals(seed: int) -> Iterator[None]:
 class FitEstimator:
     """Train a fresh copy of an estimator: ``fit(X, y, seed)`` returns a predictor of ln p.
 
-    Labels are passed to it as positions among ``classes``, and passed on as the classes themselves.
-    Every ``random_state`` in it, those of its parts too, is set from the seed.
+    It takes labels as positions among ``classes``, and passes on the classes themselves. Every
+    ``random_state``, including those of its parts, is set from the seed.
 
     Guarantee: the estimator itself is not changed; a class absent from training has ln p = −inf.
-        Records of one class alone, which many estimators refuse, make that class certain.
+        If all records have one class, which many estimators refuse, that class is certain.
 
     Attributes:
-        estimator: With ``fit`` and ``predict_proba``; or ``decision_function``, see
+        estimator: An estimator with ``fit`` and ``predict_proba``, or ``decision_function``, see
             ``predict_logs``.
         classes: All classes, in the order of columns.
     """
@@ -192,9 +192,9 @@ class FitEstimator:
     classes: NDArray[Any]
 
     def __call__(self, X: Any, y: IntArray, seed: int) -> Callable[[Any], FloatArray]:  # noqa: N803
-        """Train on these records, and return what predicts."""
+        """Train on these records, and return a function that predicts."""
         model = clone_with_seed(self.estimator, seed)
-        # One class alone many refuse to learn, or to predict: what is left is certain
+        # Many estimators refuse a single class, which is then certain
         sure = np.where(np.arange(self.classes.size) == y[0], 0.0, -np.inf)
         alone = np.unique(y).size == 1
 
@@ -231,7 +231,7 @@ def predict_logs(model: Any, X: Any, *, classes: NDArray[Any]) -> FloatArray:  #
         array([[ -inf, -0.69, -0.69]])
     """
     with np.errstate(divide="ignore"):
-        if hasattr(model, "predict_log_proba"):  # naive Bayes has digits there that p has lost
+        if hasattr(model, "predict_log_proba"):  # naive Bayes has digits here that p has lost
             logs: FloatArray = np.asarray(model.predict_log_proba(X), np.float64)
         elif hasattr(model, "predict_proba"):
             logs = np.log(np.asarray(model.predict_proba(X), np.float64))
@@ -260,10 +260,10 @@ def predict_logs(model: Any, X: Any, *, classes: NDArray[Any]) -> FloatArray:  #
 def decision_logs(decision: Any) -> FloatArray:
     """Return ln p for a decision function d: log-odds of two classes, the softmax of more.
 
-    They rank as d does, but are not calibrated: a model without probabilities has none.
+    They rank like d, but are not calibrated: the model defines no probabilities.
 
     Args:
-        decision: Shape ``(queries,)``, or ``(queries, classes)``.
+        decision: Decision values, shape ``(queries,)`` or ``(queries, classes)``.
 
     Example:
         >>> decision_logs([0.0, 2.0]).round(3)
@@ -272,7 +272,7 @@ def decision_logs(decision: Any) -> FloatArray:
     """
     array = np.asarray(decision, np.float64)
     if array.ndim == 1:
-        # ln p of either class by itself: ln(1 − p) would lose its digits where p is near 1
+        # ln p of each class directly: ln(1 − p) would lose its digits where p is near 1
         return -np.logaddexp(0.0, np.stack([array, -array], axis=1))
     if array.ndim != 2 or array.shape[1] < 2:
         raise InvalidArgument(
@@ -287,10 +287,10 @@ class Unwrapped:
     """The last estimator of a pipeline, and the features that reach it.
 
     Attributes:
-        estimator: What is left to fit; a whole pipeline where its steps have to be refitted.
-        features: What it is fitted to.
+        estimator: The estimator to fit; a whole pipeline if its steps have to be refitted.
+        features: The features it is fitted to.
         transform: Turns queries into features for it.
-        held: Names of the steps that were fitted to all records and stay as they are.
+        held: Names of the steps that stay fixed as fitted to all records.
     """
 
     estimator: Any
@@ -305,7 +305,7 @@ class Unwrapped:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What a reader must know."""
+        """Caveats for readers."""
         if not self.held:
             return ()
         return (
@@ -324,15 +324,15 @@ def unwrap_pipeline(
 ) -> Unwrapped:
     """Remove the steps before the last estimator of a pipeline, where that is allowed.
 
-    What a step learns from the data depends on every record, so by default only steps are removed
-    that learn nothing: refitting the rest is then refitting the pipeline.
+    What a step learns from the data depends on every record. So by default only steps that learn
+    nothing are removed: refitting the rest is then equivalent to refitting the pipeline.
 
     Args:
-        estimator: Perhaps a pipeline; not fitted itself.
+        estimator: An estimator or a pipeline; not fitted itself.
         X: Features.
         y: Labels.
         preprocessing: ``"fixed"`` removes all steps, fitted to all records.
-        seed: Seed of steps that are random.
+        seed: Seed of random steps.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -382,7 +382,7 @@ def list_last(estimator: Any) -> Iterator[Any]:
 
 
 def is_stateless(step: Any, X: Any) -> bool:  # noqa: N803
-    """Tell whether a step treats each record by itself, whatever it was fitted to."""
+    """Tell whether a step treats each record independently, whatever it was fitted to."""
     match identify(step):
         case "sklearn.ColumnTransformer":
             kinds = [kind for _, kind, _ in step.transformers] + [step.remainder]
@@ -397,7 +397,7 @@ def is_stateless(step: Any, X: Any) -> bool:  # noqa: N803
 
 
 def _treats_rows_alone(step: Any, X: Any) -> bool:  # noqa: N803
-    """Tell whether a function gives each half of the records what it gives both together."""
+    """Tell whether a function gives the same results for halves of the records as for all."""
 
     def apply(features: Any) -> Any:
         found = clone_estimator(step).fit_transform(features)
@@ -407,5 +407,5 @@ def _treats_rows_alone(step: Any, X: Any) -> bool:  # noqa: N803
     try:
         apart = np.concatenate([apply(take_rows(X, half)) for half in halves])
         return np.array_equal(apply(X), apart, equal_nan=True)
-    except (TypeError, ValueError):  # of texts that cannot be compared so, or of odd shapes
+    except (TypeError, ValueError):  # texts that cannot be compared, or unusual shapes
         return False

@@ -47,17 +47,17 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 PublishedAs: TypeAlias = Literal["file", "api", "labels"]
-_QUERIES = 9  # number of the random stream that draws whom attacks ask about
-_STEPS = 25  # measurements of a removal plan
-MOST_BYTES = 4 << 30  # of predictions of shadows
-_LEAST_RECORDS = 320  # of which an eighth is enough to train on
-_MOST_RECORDS = 20_000  # beyond which less is done unless asked, and no removal plan made
-# What is done unasked must take minutes on tables of any size.
-_REFITTED = 2_000_000  # rows of all models that are fitted without a record; half of large tables
-_COMPARED = 400_000_000  # rows of all that are computed, where each is computed from all others
-_FEWEST = 24  # records that are left out, however many there are
-_ASKED = 8_192  # records about which attacks ask, where each answer looks at all
-_REMEDIES = ((5_000, 9), (20_000, 2))  # up to so many records, so many remedies
+_QUERIES = 9  # number of the random stream that draws the records attacks query
+_STEPS = 25  # default number of measurements of a removal plan
+MOST_BYTES = 4 << 30  # largest size of the predictions of shadows
+_LEAST_RECORDS = 320  # records from which an eighth is enough to train on
+_MOST_RECORDS = 20_000  # beyond this, less is done by default, without a removal plan
+# Defaults must take minutes on tables of any size.
+_REFITTED = 2_000_000  # total rows of models fitted without a record; half for large tables
+_COMPARED = 400_000_000  # total rows compared, if each prediction needs all others
+_FEWEST = 24  # smallest number of records to leave out
+_ASKED = 8_192  # records that attacks query, if each answer searches all records
+_REMEDIES = ((5_000, 9), (20_000, 2))  # number of remedies, up to a number of records
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +68,9 @@ class Classifier(PublishedModel):
     bounds shown with attacks.
 
     Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
-        samples. It is certain where all records were measured exactly. *Release* says the same of
-        each rule against these attacks, and proves no privacy. The same settings give the same
-        audit, byte for byte.
+        samples. It is certain where all records were measured exactly. *Release* has the same error
+        for each rule, as measured by these attacks, and proves no privacy. The same settings give
+        the same audit, byte for byte.
     Assumption: one record per row; scores of different records are independent. Attacks are made
         on models that were trained on halves of the records.
 
@@ -81,14 +81,14 @@ class Classifier(PublishedModel):
         published_as: What is published. ``"file"``: the fitted model itself, which is then
             searched for records; the default, since it shows most. ``"api"``: probabilities, with
             ``decimals``. ``"labels"``: the predicted class alone.
-        model_file: The file that is to be published, if there is one already: pickle, joblib,
-            skops, ONNX. Its bytes are searched; it is never loaded.
+        model_file: The file to publish, if there is one already: pickle, joblib, skops, ONNX. Its
+            bytes are searched; it is never loaded.
         records: Records to leave out one by one: row numbers, ``"all"``, or ``"sample:500"`` for
             500 at random. ``"screen:500"`` takes the 250 that a screen ranks highest and 250 at
-            random. None: all of small tables. Of larger ones a screen chooses so many that their
-            number times that of the records is 2 million, or 1 million of more than 20,000, at
-            least 24. For nearest neighbours it is 400 million, and for logistic regression where
-            leaving out one record looks at all others. Other exact families leave out all.
+            random. None: all records of small tables. From n records of larger ones, a screen and
+            a sample choose 2 million / n, or 1 million / n above 20,000 records, but at least 24.
+            It is 400 million / n for nearest neighbours, and for logistic regression if leaving
+            out one record needs all others. Other exact families leave out all.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
             (``"refit"``), or kept as fitted to all records (``"fixed"``).
         patience: Seconds that refits may take; an audit that needs more is refused before it
@@ -97,34 +97,34 @@ class Classifier(PublishedModel):
         shadows: Models in the pool of shadows. All of them are attacked; above 8,192 records
             fewer, down to 8, unless ``precision`` is given.
         precision: Largest width of limits on attacks. More models are trained and attacked until
-            limits are that close, or no longer become closer.
-        skip_trend: Attack no models of a quarter and an eighth of the records, whose trend says
-            what a model of all records would show.
+            limits are that close, or stop improving.
+        skip_trend: Attack no models of a quarter and an eighth of the records, whose trend predicts
+            the result for a model of all records.
         threats: Threats besides membership; none by default. ``attribute:COLUMN`` guesses a hidden
-            column, and ``range`` says whether someone similar was in. ``structure`` counts records
-            whose answer or leaf few share, and ``usage`` estimates which share of a dataset was
-            used.
+            column, and ``range`` tells whether someone similar was a member. ``structure`` counts
+            records whose answer or leaf few others share, and ``usage`` estimates which share of a
+            dataset was used.
         groups: Column → group of each record, to see whether some are more at risk.
-        rules: Rules that judge it; ``RULES`` by default, without attacks only the first.
+        rules: Rules that decide; by default one for everything that is measured.
         decimals: Number of decimals of the probabilities that an API returns; None: all.
-        removal: Measurements of the plan to drop records; None: 25 where records can be left out
-            without fitting again, else none.
-        remedies: Largest number of remedies to measure that need new models, where some rule does
-            not pass. Each costs as much as the attacks. None: 9, of more than 5,000 records 2, of
-            more than 20,000 none.
+        removal: Measurements of the plan to drop records; None: 25 if records can be left out
+            without refitting, else none.
+        remedies: Largest number of remedies to measure that need new models, if some rule does not
+            pass. Each costs as much as the attacks. None: 9; 2 above 5,000 records, and none above
+            20,000.
         variation: Models trained on all records with other seeds, to see how much predictions
             vary for other reasons; 0: none.
         feature_names: Names of the columns of X.
         categorical: Which columns of X are categorical.
         record_names: Names of the records, for ``records.csv`` in the run's directory alone.
         target: ln p of an existing model, shape ``(records, classes)``, and which records it was
-            trained on. It is attacked in place of models of the pool, and compared with them.
+            trained on. It is attacked instead of models of the pool, and compared with them.
         fitted: The model to publish, fitted already to the records that ``target`` names, or to
-            all. It is searched in place of one fitted here, and compared with it.
+            all. It is searched instead of one fitted here, and compared with it.
         show_records: Write row numbers of the riskiest records into the result. Otherwise they have
             a rank, which ``records.csv`` in the run's directory maps to a row.
         title: What is audited, in words; the estimator's class by default.
-        caveats: What a reader must know first.
+        caveats: Caveats to show first.
         source: Where the records came from, if from a file.
 
     Example:
@@ -179,7 +179,7 @@ class Classifier(PublishedModel):
         if self.decimals is not None and self.published_as != "api":
             raise InvalidArgument(
                 f"Expected decimals with published_as='api', got published_as="
-                f"{self.published_as!r}: whoever has the file has all digits, and a label has none."
+                f"{self.published_as!r}: the file gives all digits, and a label has none."
             )
         if isinstance(self.threats, str):
             object.__setattr__(self, "threats", (self.threats,))
@@ -197,30 +197,30 @@ class Classifier(PublishedModel):
         return tuple(ATTACKS)
 
     def list_usual_rules(self) -> tuple[ReleaseRule, ...]:
-        """Return the rules that decide where none are given."""
+        """Return the default rules."""
         return list_usual_rules(self.published_as, self.attack_names, self.threats)
 
     @property
     def shown(self) -> int | None:
-        """Decimals of probabilities that others see; None: all of them; −1: the class alone."""
+        """Number of decimals of probabilities that others see; None: all; −1: the class alone."""
         return -1 if self.published_as == "labels" else self.decimals
 
 
 class ClassifierTask(PublishedTask):
-    """A classifier's settings, and what follows from them and its records.
+    """A classifier's settings, and everything derived from them and its records.
 
-    What cannot be audited is refused here, before any work begins.
+    Settings that cannot be audited are refused here, before any work begins.
 
     Attributes:
         classes: The labels, in order.
         codes: Positions of the records' labels among them.
-        categorical: Which features are names of something; None: none are.
+        categorical: Which features are categorical; None: none are.
         groups: Column → group of each record.
-        target: ln p of a model that is there already, and who was in it; None: models of the pool.
-        records: Which are left out: row numbers, a number of them by a screen, or None for all.
-        asked: Rows of the records that attacks ask about; None: all.
-        remedies: How many remedies that need new models are carried out, at most.
-        removal: Measurements of the removal plan; 0: there is none.
+        target: ln p of an existing model, and its members; None: models of the pool.
+        records: Records to leave out: row numbers, a number of them by a screen, or None for all.
+        asked: Rows of the records that attacks query; None: all.
+        remedies: Largest number of remedies to try that need new models.
+        removal: Measurements of the removal plan; 0: there is no plan.
     """
 
     subject: Classifier
@@ -243,7 +243,7 @@ class ClassifierTask(PublishedTask):
         self.removal = _count_measurements(subject, self.codes.size)
 
     def _choose_asked(self) -> IntArray | None:
-        """Draw the records that attacks ask about, where asking about all takes long."""
+        """Draw the records that attacks query, if querying all takes long."""
         family = family_of([*list_last(self.subject.estimator)][-1])
         if family is None or not family.searches or self.codes.size <= _ASKED:
             return None
@@ -260,7 +260,7 @@ class ClassifierTask(PublishedTask):
     def parts(self) -> tuple[str, ...]:
         """The parts of the work, in order."""
         wanted = {
-            "attacks": bool(self.subject.attack_names),  # whose models are a screen of records
+            "attacks": bool(self.subject.attack_names),  # their models serve as a screen
             "leave-one-out": True,
             "sizes": self._can_extrapolate,
             "file": self.subject.has_rule(NoRecordInFile),
@@ -276,7 +276,7 @@ class ClassifierTask(PublishedTask):
 def list_usual_rules(
     published_as: str, attacks: Sequence[str], threats: Sequence[str]
 ) -> tuple[ReleaseRule, ...]:
-    """Return the default rules: one about everything that is measured.
+    """Return the default rules: one for everything that is measured.
 
     Example:
         >>> [type(rule).__name__ for rule in list_usual_rules("labels", (), ("range",))]
@@ -320,7 +320,7 @@ def _check_sizes(subject: Classifier, classes: int, n: int) -> None:
 
 
 def _choose_usual(subject: Classifier, n: int) -> Any:
-    """Return which records are left out; unasked, as many as take minutes."""
+    """Return which records to leave out; by default, as many as take minutes."""
     records = subject.records
     if records is None:
         exact = _find_exact(subject)
@@ -343,7 +343,7 @@ def _count_remedies(subject: Classifier, n: int) -> int:
 
 
 def _count_measurements(subject: Classifier, n: int) -> int:
-    """Return how often a removal plan measures; unasked, only where that needs no refits."""
+    """Return how often a removal plan measures; by default, only if that needs no refits."""
     if subject.removal is not None:
         return subject.removal
     if n > _MOST_RECORDS or not (subject.records is None or isinstance(subject.records, str)):
@@ -354,18 +354,18 @@ def _count_measurements(subject: Classifier, n: int) -> int:
 
 
 def leaves_exactly(subject: Classifier) -> bool:
-    """Tell whether records can be left out without fitting again."""
+    """Tell whether records can be left out without refitting."""
     return find_family(subject) is not None
 
 
 def find_family(subject: Classifier) -> Family | None:
-    """Return the family by which records are left out; None where models are fitted again."""
+    """Return the family by which records are left out; None if models are refitted."""
     found = _find_exact(subject)
     return None if found is None else found[0]
 
 
 def _find_exact(subject: Classifier) -> tuple[Family, Callable[[], Removable]] | None:
-    """Return the family by which records are left out, and what fits its model."""
+    """Return the family by which records are left out, and a function that fits its model."""
     plain = _find_plain_family(subject)
     if plain is not None:
         inner = _unwrap(subject)
@@ -380,7 +380,7 @@ def _find_exact(subject: Classifier) -> tuple[Family, Callable[[], Removable]] |
 
 
 def _find_plain_family(subject: Classifier) -> Family | None:
-    """Return the family where no preprocessing changes with a record."""
+    """Return the family if no preprocessing changes with a record."""
     inner = _unwrap(subject)
     family = family_of(inner.estimator)
     if family is None or family.refuses(inner.estimator, inner.features, subject.y):

@@ -1,7 +1,7 @@
 """Publish predictions with uncertainty in forms: how much of the samples, and how rounded.
 
-An adversary has no more than what is published. Every form turns samples of a record's prediction
-into that, and that into statistics by which runs with the record are told from runs without it.
+An adversary sees only what is published. Every form turns samples of a record's prediction into
+published numbers, and those into statistics that separate runs with the record from runs without.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from epsilometer.types import BoolArray, FloatArray
 
 Kind: TypeAlias = Literal["label", "set", "vector", "mean", "mean+std", "quantiles", "samples"]
 QUANTILES = (0.1, 0.5, 0.9)
-_LEAST = 1e-12  # a probability of 0 says so much against a class
+_LEAST = 1e-12  # a probability of 0 counts as this in logarithms
 _BINS = 15  # of confidence, as calibration errors are usually reported
-_EQUAL = 1e-12  # means of the same rounded numbers in another order are apart by less
+_EQUAL = 1e-12  # means of the same rounded numbers, summed in another order, differ by less
 
 
 def entropy(p: FloatArray) -> FloatArray:
@@ -29,19 +29,19 @@ def entropy(p: FloatArray) -> FloatArray:
 
 
 def mutual_information(samples: FloatArray) -> FloatArray:
-    """Return that of prediction and model (BALD): the mean's entropy minus the mean entropy."""
+    """Return the mutual information of prediction and model (BALD), in nats."""
     return np.asarray(entropy(samples.mean(-2)) - entropy(samples).mean(-1))
 
 
 def variation_ratio(samples: FloatArray) -> FloatArray:
-    """Return the share of samples that name another class than most do."""
+    """Return the share of samples whose class differs from the most common one."""
     classes = samples.shape[-1]
     named = np.eye(classes)[samples.argmax(-1)]
     return np.asarray(1 - named.mean(-2).max(-1))
 
 
-# Of samples (…, T, C) and a label: larger speaks for the record having been trained on. Spreads are
-# taken negative, not inverted: they order runs alike, and a single sample has a spread of 0.
+# From samples (…, T, C) and a label: larger values indicate that the record was trained on. Spreads
+# are negated, not inverted: the order is the same, and a single sample has a spread of 0.
 STATISTICS: MappingProxyType[str, Callable[[FloatArray, int], FloatArray]] = MappingProxyType(
     {
         "mean": lambda samples, label: samples[..., label].mean(-1),
@@ -59,7 +59,7 @@ def make_set(mean: FloatArray, level: float) -> FloatArray:
     """Return the smallest set of likeliest classes that hold ``level`` of the probability.
 
     Conformal prediction publishes such sets, with a level that was calibrated on other records
-    (adaptive prediction sets). Of equally likely classes the first is taken first.
+    (adaptive prediction sets). Ties are broken in the order of classes.
 
     Example:
         >>> make_set(np.array([0.2, 0.5, 0.3]), 0.75)
@@ -67,15 +67,15 @@ def make_set(mean: FloatArray, level: float) -> FloatArray:
     """
     order = np.argsort(-mean, axis=-1, kind="stable")
     ranked = np.take_along_axis(mean, order, axis=-1)
-    before = np.cumsum(ranked, axis=-1) - ranked  # what likelier classes hold already
+    before = np.cumsum(ranked, axis=-1) - ranked  # probability of all likelier classes
     taken = (before < level - _EQUAL).astype(np.float64)
     shown = np.zeros_like(mean)
     np.put_along_axis(shown, order, taken, axis=-1)
     return shown
 
 
-# What each kind shows of samples (…, T, C), as (…, numbers, C); "vector" shows no samples, and of a
-# set the level is needed.
+# What each kind shows of samples (…, T, C), as (…, numbers, C); "vector" shows no samples, and a
+# set needs its level.
 _SHOW: MappingProxyType[str, Callable[[FloatArray], FloatArray]] = MappingProxyType(
     {
         "label": lambda known: np.eye(known.shape[-1])[known.mean(-2).argmax(-1)][..., None, :],
@@ -89,14 +89,14 @@ _SHOW: MappingProxyType[str, Callable[[FloatArray], FloatArray]] = MappingProxyT
 
 @dataclass(frozen=True)
 class ReleaseForm:
-    """What is published of a prediction.
+    """Form in which a prediction is published.
 
     Attributes:
         kind: ``"label"``: the class alone; ``"set"``: the likeliest classes, as conformal
             prediction publishes them (Zhu et al. 2024); ``"vector"``: one vector, without
             sampling; ``"mean"`` of samples; ``"mean+std"``; ``"quantiles"``; all ``"samples"``.
         unit: Unit to which every number is rounded, half to even; None: not rounded.
-        level: Level of a set: how much of the mean's probability it holds, as calibrated.
+        level: Calibrated level of a set: how much of the mean's probability it holds.
 
     Example:
         >>> samples = np.array([[[0.61, 0.39], [0.73, 0.27]]])
@@ -143,7 +143,7 @@ class ReleaseForm:
         return ()
 
     def publish(self, samples: ArrayLike, vector: ArrayLike | None = None) -> FloatArray:
-        """Return what is published, ``(…, numbers, classes)``; of a label or set, 1 at its classes.
+        """Return what is published, ``(…, numbers, classes)``; a label or set is 1 at its classes.
 
         Args:
             samples: Samples of predictions, ``(…, T, C)``.
@@ -160,18 +160,18 @@ class ReleaseForm:
     def statistics(
         self, samples: ArrayLike, *, label: int, vector: ArrayLike | None = None
     ) -> FloatArray:
-        """Return what the adversary decides by, ``(…, k)``: larger speaks for the record.
+        """Return statistics for the adversary, ``(…, k)``: larger values indicate membership.
 
-        Guarantees: computed from :meth:`publish` and nothing else.
+        Guarantees: computed only from what :meth:`publish` returns.
         """
         return self._compute_statistics(self.publish(samples, vector), label)
 
     def features(
         self, samples: ArrayLike, *, label: int, vector: ArrayLike | None = None
     ) -> FloatArray:
-        """Return what a learned attack may look at, ``(…, k)``: :meth:`statistics`, and all else.
+        """Return features for a learned attack, ``(…, k)``: :meth:`statistics` and entropies.
 
-        Guarantees: computed from :meth:`publish` and nothing else.
+        Guarantees: computed only from what :meth:`publish` returns.
         """
         shown = self.publish(samples, vector)
         known = self._compute_statistics(shown, label)
@@ -179,18 +179,18 @@ class ReleaseForm:
             return known
         if self.kind == "samples":
             more = _stack(shown, label, ("entropy", "mutual information", "variation ratio"))
-        else:  # rounded numbers may lie beyond [0, 1], where no entropy is
+        else:  # rounded numbers may lie outside [0, 1], where entropy is undefined
             more = -entropy(np.clip(self._take_central(shown), 0, 1))[..., None]
         return np.concatenate([known, more], axis=-1)
 
     def central(self, samples: ArrayLike, vector: ArrayLike | None = None) -> FloatArray:
-        """Return the prediction that a user takes from what is published, ``(…, C)``."""
+        """Return the prediction that a user derives from what is published, ``(…, C)``."""
         return self._take_central(self.publish(samples, vector))
 
     def _take_central(self, shown: FloatArray) -> FloatArray:
         if self.kind == "samples":
             return np.asarray(shown.mean(-2))
-        if self.kind == "set":  # nothing says which of its classes is likeliest
+        if self.kind == "set":  # a set does not say which of its classes is likeliest
             return np.asarray(shown[..., 0, :] / shown[..., 0, :].sum(-1, keepdims=True))
         return shown[..., len(QUANTILES) // 2 if self.kind == "quantiles" else 0, :]
 
@@ -203,16 +203,16 @@ class ReleaseForm:
             )
         if self.kind == "samples":
             return _stack(shown, label, ("mean", "std", "min", "max"))
-        if self.kind == "set":  # a large one speaks against the record
+        if self.kind == "set":  # a large set is evidence against membership
             held = shown[..., 0, :]
             return np.stack([held[..., label], -held.sum(-1)], axis=-1)
-        # A large spread speaks against the record, as in STATISTICS.
+        # A large spread is evidence against membership, as in STATISTICS.
         signs = np.array([1.0, -1.0]) if self.kind == "mean+std" else 1.0
         return np.asarray(shown[..., label] * signs)
 
 
 def as_form(value: "ReleaseForm | str") -> ReleaseForm:
-    """Take a form as people write it: a ``ReleaseForm``, or its kind and unit as text.
+    """Convert a form as users write it: a ``ReleaseForm``, or its kind and unit as text.
 
     Example:
         >>> as_form("mean+std:0.01")
@@ -242,15 +242,15 @@ def as_form(value: "ReleaseForm | str") -> ReleaseForm:
 
 @dataclass(frozen=True, kw_only=True)
 class Utility:
-    """What a form of publishing is still worth to its users.
+    """Utility of a release form to its users.
 
     Attributes:
-        accuracy: Share of records whose label is the largest published probability; where two are
-            largest no label can be given, and that counts as wrong.
-        ties: Share of records where two are largest.
-        calibration_error: Distance of confidence and accuracy, mean over records of 15 bins of
-            confidence.
-        log_loss: Mean −ln of what is published for the true class.
+        accuracy: Share of records whose label has the largest published probability; a tie for the
+            largest gives no label and counts as wrong.
+        ties: Share of records with such a tie.
+        calibration_error: Expected calibration error: |confidence − accuracy| in 15 bins of
+            confidence, averaged over records.
+        log_loss: Mean −ln of the probability published for the true class.
     """
 
     accuracy: float
@@ -260,9 +260,9 @@ class Utility:
 
 
 def measure_utility(central: ArrayLike, labels: ArrayLike, *, unit: float | None = None) -> Utility:
-    """Return what published predictions ``(records, C)`` are worth, given the records' labels.
+    """Measure the utility of published predictions ``(records, C)``, given the records' labels.
 
-    What was rounded to 0 counts as half a unit in the log loss: no one takes it for impossible.
+    A probability rounded to 0 counts as half a unit in the log loss, not as impossible.
     """
     p, y = np.asarray(central, np.float64), np.asarray(labels, np.int64)
     if p.ndim != 2 or y.shape != p.shape[:1] or not len(y) or p.shape[1] < 2:

@@ -1,6 +1,6 @@
-"""Find what predictions prove of every form of publishing them, and choose a form.
+"""Judge every form of publishing predictions by attacks on it, and choose a form.
 
-An attack is learned on half of the runs and judged on the others.
+An attack is learned on half of the runs and evaluated on the others.
 """
 
 import dataclasses
@@ -43,13 +43,13 @@ from epsilometer.stats.score_finding import measure_scores, name_scores
 from epsilometer.stats.thresholds import Best, HoldOut
 from epsilometer.types import BoolArray, FloatArray
 
-_WORST = 1e9  # a statistic of a run that diverged: beyond all others, on the wrong side
+_WORST = 1e9  # statistic of a run that diverged: beyond all others, on the wrong side
 _LEARNED = "learned likelihood ratio, on runs it was not learned from"
 _CITES = ("gal2016", "kairouz2015", "shibahara2021")
 _UTILITY = ("accuracy", "ties", "calibration_error", "log_loss")
-_RIDGE = 1.0  # of standardised features: as one observation against each
-_CONSTANT = 1e-12  # of a feature's size: less spread than that is rounding
-_FAR = 1e3  # standard deviations: what lies beyond is as far, and squares stay finite
+_RIDGE = 1.0  # penalty on standardised features, worth about one observation
+_CONSTANT = 1e-12  # spread relative to a feature's size, below which it is rounding
+_FAR = 1e3  # standard deviations at which features are clipped, so that squares stay finite
 _WORST_FIRST: tuple[Standing, ...] = ("above", "unclear", "below")
 _MADE_OF: dict[str, tuple[str, ...]] = {
     "samples": ("quantiles", "mean+std", "mean", "set", "label"),
@@ -71,7 +71,7 @@ def judge_forms(
     title: str,
     done: Done,
 ) -> Audit:
-    """Return all forms, their differences, sweeps, and the plan, as an audit."""
+    """Return an audit with all forms, their differences, sweeps, and the plan."""
     inside, outside = collected.inside, collected.outside
     caveats = []
     forms = question.forms
@@ -102,7 +102,7 @@ def judge_forms(
                 adversary=_word_adversary(shown),
             ),
             delta=question.delta,
-            # Power follows from the number of runs, which is that of the first form.
+            # Power depends on the number of runs, the same for all forms.
             claim=None if findings else question.claim,
             confidence=each,
             seed=seed,
@@ -152,7 +152,7 @@ def judge_forms(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Attack:
-    """Attack what is shown, always on the same runs."""
+    """Attack a published form, always on the same runs."""
 
     collected: Collected
     label: int
@@ -162,7 +162,7 @@ class _Attack:
     def score(self, shown: Shown) -> Scores:
         """Return log-odds of the learned attack on runs it was not learned from, in a fixed order.
 
-        Runs that were lost are all among these, each scored against the attack.
+        All runs that were lost are among them, each scored against the attack.
         """
         inside, outside = self.collected.inside, self.collected.outside
         against = np.full(inside.lost, -np.inf), np.full(outside.lost, np.inf)
@@ -179,7 +179,7 @@ class _Attack:
     def bound_jointly(
         self, shown: Shown, rule: HoldOut | Best, confidence: float
     ) -> tuple[EpsilonLowerBound, ...]:
-        """Return bounds by thresholds on statistics: all must be reached, or any."""
+        """Return bounds from thresholds on several statistics: all must be reached, or any."""
         inside, outside = self.collected.inside, self.collected.outside
         seen = [self._read_side(shown, side, "statistics") for side in (inside, outside)]
         wide = max(part.shape[1] for part in seen)
@@ -219,7 +219,7 @@ def _measure_form(
     *,
     caveats: Sequence[str],
 ) -> FormFinding:
-    """Return all that is found of a form, given what its scores prove."""
+    """Return the finding of a form, given the bound from its scores."""
     confidence = view.bound.confidence
     raw = attack.bound_jointly(shown, Best(), confidence)
     view = replace(
@@ -279,7 +279,7 @@ def _find_worth(collected: Collected, question: Question, shown: Shown) -> dict[
 def _limit_advantage(scores: Scores, confidence: float) -> Limited:
     """Return the advantage, with limits that hold whatever lost runs would have shown.
 
-    The upper one also holds for the opposite of the attack, lest bad luck pass for safety.
+    The upper limit also holds for the reversed attack: one that is worse than guessing leaks too.
     """
     against = advantage_at(scores, 0.0, confidence=confidence)
     hopeful = Scores(
@@ -320,7 +320,7 @@ def _compare_forms(
 
 
 def _word_spread(shown: Shown) -> tuple[str, ...]:
-    """Say what to know of a form of so few samples, as sentences."""
+    """Return caveats about a form with so few samples."""
     said = shown.form.caveats(shown.samples)
     return tuple(f"{text[0].upper()}{text[1:]}." for text in said)
 
@@ -341,9 +341,9 @@ def _word_lost(inside: Side, outside: Side) -> str:
 def lower_standings(
     findings: Sequence[FormFinding], forms: Sequence[ReleaseForm]
 ) -> list[FormFinding]:
-    """Return findings such that no form has a better status than a coarser one.
+    """Return findings in which no form has a better status than a coarser one.
 
-    Whoever sees a form can make coarser ones of it.
+    Coarser forms can be computed from finer ones, so a finer form leaks at least as much.
     """
     kept = []
     for finding, form in zip(findings, forms, strict=True):
@@ -358,7 +358,7 @@ def lower_standings(
 
 
 def can_derive(fine: ReleaseForm, coarse: ReleaseForm) -> bool:
-    """Tell whether all that one form shows can be computed from the other.
+    """Tell whether the coarse form can be computed from the fine one.
 
     Example:
         >>> can_derive(ReleaseForm("samples"), ReleaseForm("mean", unit=0.1))
@@ -369,17 +369,17 @@ def can_derive(fine: ReleaseForm, coarse: ReleaseForm) -> bool:
     if fine.unit is None:
         same = coarse.kind == fine.kind and coarse.level == fine.level
         return same or coarse.kind in _MADE_OF[fine.kind]
-    # A rounded mean may tie, and leave the label open; what was rounded is not rounded otherwise.
+    # A rounded mean may tie and leave the label open; rounding again is not rounding once.
     mean = dataclasses.replace(fine, kind="mean")
     return coarse == fine or (fine.kind == "mean+std" and coarse == mean)
 
 
 def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
-    """Return the finest form below the limit, and what to do where that is unclear.
+    """Return the finest form below the limit, and advice on forms that are unclear.
 
     Args:
         findings: Findings of all forms, finest first.
-        question: Where the limit is.
+        question: Holds the limits on ε and on the advantage.
     """
     below = [each for each in findings if each.standing == "below"]
     chosen = below[0].form if below else None
@@ -418,9 +418,9 @@ def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
 
 
 def _count_needed(finding: FormFinding, question: Question) -> int:
-    """Return the number of runs per side at which the upper limit would reach the limit.
+    """Return the runs per side needed for the advantage's upper limit to be small enough.
 
-    The value is taken to stay as it is; 0 where no number of runs would do.
+    The advantage itself is assumed not to change; 0 if no number of runs would be enough.
     """
     room = question.advantage - finding.advantage
     if room <= 0 or question.advantage >= 1:
@@ -430,7 +430,7 @@ def _count_needed(finding: FormFinding, question: Question) -> int:
 
 
 def _list_pareto(findings: Sequence[FormFinding]) -> tuple[str, ...]:
-    """Return the forms that no other beats in both log loss and advantage."""
+    """Return the Pareto-optimal forms in log loss and advantage."""
     known = [(each.form, each.log_loss, each.advantage) for each in findings]
     tested = [(form, loss, leak) for form, loss, leak in known if loss is not None]
     return tuple(
@@ -448,19 +448,19 @@ def learn_scores(
 ) -> Scores:
     """Score runs by a logistic regression on their features, learned on other runs.
 
-    Features are standardised on the runs that are learned from, their squares and products added;
-    the penalty is a ridge. Runs with the record weigh as much as those without it. The score is
-    the log-odds of the record having been there.
+    Features are standardised on the training runs, with squares and products added; the penalty
+    is a ridge. Runs with the record weigh as much in total as those without it. The score is the
+    log-odds that the record was present.
 
-    Guarantees: no run is scored by what was learned from it, so every valid rule for thresholds
+    Guarantees: no run is scored by a model that was fitted to it, so every valid threshold rule
         stays valid.
     Assumes: runs are independent.
 
     Args:
         inside: Features of runs with the record, ``(runs, k)``.
         outside: The same for runs without it.
-        rng: What splits.
-        fraction: Fraction of the runs that is learned from; the others are scored.
+        rng: Random generator that splits the runs.
+        fraction: Fraction of the runs to learn from; the others are scored.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -486,7 +486,7 @@ def learn_scores(
     seen = [side[order[:cut]] for side, order, cut in zip(sides, orders, cuts, strict=True)]
     together = np.vstack(seen)
     centre, spread = together.mean(axis=0), together.std(axis=0)
-    # A feature that says nothing counts nowhere.
+    # A constant feature carries no information and is set to 0.
     spread = np.where(spread > _CONSTANT * np.abs(together).max(axis=0), spread, np.inf)
 
     def expand(runs: FloatArray) -> FloatArray:
@@ -498,7 +498,7 @@ def learn_scores(
 
 
 def _expand(x: FloatArray) -> FloatArray:
-    """With a constant, squares and products."""
+    """Add a constant, squares and products."""
     rows, columns = np.triu_indices(x.shape[1])
     return np.hstack([np.ones((len(x), 1)), x, x[:, rows] * x[:, columns]])
 

@@ -1,7 +1,7 @@
-"""Wrap models that answer with several predictions: dropout, ensembles, laws of weights.
+"""Wrap models that predict by sampling: dropout, ensembles, distributions over weights.
 
-Everything that follows needs no more of a model than ``predict(x, samples, rng)``: several vectors
-of probabilities for one record.
+The audit only needs a model to have ``predict(x, samples, rng)``, which returns several vectors of
+probabilities for one record.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,19 +22,19 @@ from epsilometer.types import FloatArray
 if TYPE_CHECKING:
     import torch
 
-_AT_ONCE = 1024  # samples of a forward pass
-_SUM = 1e-3  # by which probabilities may miss 1: single precision, and a few decimals
-_MOST = 20_000  # weights whose covariance is kept: 3.2 GB
+_AT_ONCE = 1024  # samples per forward pass
+_SUM = 1e-3  # largest error of a sum of probabilities: single precision, and a few decimals
+_MOST = 20_000  # largest number of weights whose covariance is kept: 3.2 GB
 
 
 class Diverged(InvalidArgument):
-    """A model that no longer predicts numbers; it counts, as in a run with many models."""
+    """Raised where predictions are nan or infinite: the run then counts as diverged."""
 
 
 class PosteriorSampler(Protocol):
-    """A model that answers with several predictions.
+    """A model that returns several sampled predictions.
 
-    Must keep: all randomness comes from ``rng``, where it can; rows are probabilities.
+    Must keep: all randomness comes from ``rng`` where possible; rows are probabilities.
     """
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
@@ -43,20 +43,21 @@ class PosteriorSampler(Protocol):
 
 
 def predict_vector(sampler: PosteriorSampler, x: ArrayLike) -> FloatArray | None:
-    """Return what the model says of a record without sampling, ``(classes,)``, if it can."""
+    """Return the prediction without sampling, ``(classes,)``; None if the model has none."""
     alone = getattr(sampler, "vector", None)
     return None if alone is None else np.asarray(alone(x), np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class McDropout:
-    """Any torch module that has dropout, sampled with dropout on (Gal and Ghahramani 2016).
+    """Any torch module with dropout, sampled with dropout on (Gal and Ghahramani 2016).
 
-    The mode of the module does not matter: dropout is switched on while it is sampled,
-    normalisation is not. Afterwards everything is as before. Dropout may be a
-    layer, or a function that the forward pass calls with ``training=self.training``.
+    The mode of the module does not matter. Dropout is switched on for sampling, batch
+    normalisation is not, and the module's state is restored afterwards. Dropout may be a layer,
+    or a function that the forward pass calls with ``training=self.training``.
 
-    Guarantees: every sample has dropped its own; same ``rng``, same samples on the same device.
+    Guarantees: every sample has its own dropout mask; the same ``rng`` gives the same samples on
+        the same device.
 
     Attributes:
         module: Returns logits of shape ``(n, classes)``.
@@ -71,7 +72,7 @@ class McDropout:
     module: Any
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """Predict, each sample with its own units dropped."""
+        """Predict, each sample with its own dropout mask."""
         with needs("torch", extra="torch"):
             import torch
         _validate.whole(1, samples=samples)
@@ -83,11 +84,11 @@ class McDropout:
             before = _read_state(one)
             for start in range(0, samples, _AT_ONCE):
                 some = min(_AT_ONCE, samples - start)
-                # Copies, not views: a layer may write over what it is given.
+                # Copies, not views: a layer may overwrite its input.
                 drawn.append(_softmax(self.module(one.repeat(some, *[1] * (one.ndim - 1)))))
             untouched = bool(torch.equal(before, _read_state(one)))
         found: FloatArray = np.concatenate(drawn)
-        # Equal predictions alone prove nothing: few units can be dropped alike, all may be 0.
+        # Equal predictions alone prove nothing: masks of few units coincide, and units may be 0.
         if untouched and (found == found[0]).all():
             raise InvalidArgument(
                 "Expected a module with dropout, this one draws nothing at random and its "
@@ -103,7 +104,7 @@ class McDropout:
 
 @dataclass(frozen=True, eq=False)
 class DeepEnsemble:
-    """Modules trained apart; a sample is the prediction of one of them.
+    """Modules trained independently; a sample is the prediction of one of them.
 
     Attributes:
         modules: Each returns logits of shape ``(n, classes)``.
@@ -118,7 +119,7 @@ class DeepEnsemble:
             )
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """Predict by ``samples`` members, none twice."""
+        """Predict with ``samples`` different members."""
         _validate.whole(1, samples=samples)
         if samples > len(self.modules):
             raise InvalidArgument(
@@ -130,14 +131,13 @@ class DeepEnsemble:
 
 @dataclass(frozen=True, eq=False)
 class GaussianWeights:
-    """A torch module whose weights have a normal law: variational, or of Laplace.
+    """A torch module with normally distributed weights: variational, or a Laplace approximation.
 
     Attributes:
         module: Its weights are the mean; returns logits of shape ``(n, classes)``.
         spread: Standard deviations of parameters by name, each a number or of the parameter's
-            shape; or, of all parameters named in ``joint`` together, in that order, a factor L
-            of their covariance L Lᵀ.
-        joint: Names whose covariance ``spread`` is, where it is a matrix.
+            shape; or a factor L of the joint covariance L Lᵀ of all parameters in ``joint``.
+        joint: Names of parameters, in the order of L's rows, if ``spread`` is a matrix.
     """
 
     module: Any
@@ -167,7 +167,7 @@ class GaussianWeights:
                 )
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """Predict, each sample with its own weights."""
+        """Predict, drawing new weights for each sample."""
         with needs("torch", extra="torch"):
             import torch
         _validate.whole(1, samples=samples)
@@ -180,7 +180,7 @@ class GaussianWeights:
         return np.concatenate(drawn)
 
     def vector(self, x: ArrayLike) -> FloatArray:
-        """Predict with the mean of weights."""
+        """Predict with the mean weights."""
         return np.asarray(_predict_plain(self.module, x)[0])
 
     def _draw(self, rng: np.random.Generator) -> dict[str, Any]:
@@ -205,14 +205,14 @@ class GaussianWeights:
 def laplace_last_layer(
     module: Any, features: ArrayLike, *, precision: float = 1.0
 ) -> GaussianWeights:
-    """Fit Laplace's law of the last linear layer: normal, by the loss's curvature at its weights.
+    """Fit a Laplace approximation to the last linear layer, from the loss's curvature.
 
-    The rest of the module stays as it is. The curvature is the Hessian of the sum of cross-entropy
-    over the records that were trained on, plus a prior of ``precision``.
+    All other weights stay fixed. The curvature is the Hessian of the sum of cross-entropy over the
+    training records, plus a prior of ``precision``.
 
     Args:
         module: Its last layer is ``nn.Linear`` and gives the logits.
-        features: Features of the records that were trained on, ``(n, …)``.
+        features: Features of the training records, ``(n, …)``.
         precision: Precision of the prior of every weight.
     """
     with needs("torch", extra="torch"):
@@ -253,11 +253,11 @@ def laplace_last_layer(
             curvature[i, :, j] = curvature[j, :, i] = (inputs * weight[:, None]).T @ inputs
     matrix = curvature.reshape(classes * width, -1)
     matrix[np.diag_indices_from(matrix)] += precision
-    # Columns of weights come first, then biases: as the module names them.
+    # Weights come first, then biases, in the order of the module's parameters.
     order = np.arange(classes * width).reshape(classes, width)
     columns = last.in_features
     places = np.concatenate([order[:, :columns].ravel(), order[:, columns:].ravel()])
-    # Of M = R Rᵀ the inverse is L Lᵀ with L = R⁻ᵀ.
+    # The inverse of M = R Rᵀ is L Lᵀ with L = R⁻ᵀ.
     root = np.linalg.cholesky(matrix[np.ix_(places, places)])
     factor = scipy.linalg.solve_triangular(root, np.eye(len(root)), lower=True).T
     names = ("weight",) if last.bias is None else ("weight", "bias")
@@ -267,11 +267,11 @@ def laplace_last_layer(
 
 @dataclass(frozen=True, eq=False)
 class FromCallable:
-    """Anyone's function ``f(x, samples, rng)``, checked.
+    """Any function ``f(x, samples, rng)``, with its results checked.
 
     Attributes:
         function: Returns probabilities, ``(samples, classes)``.
-        classes: How many classes, where that is known.
+        classes: Number of classes, if known.
         unit: Unit to which its probabilities are rounded, if they are.
     """
 
@@ -280,7 +280,7 @@ class FromCallable:
     unit: float | None = None
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """Return what the function returns."""
+        """Return the checked result of the function."""
         _validate.whole(1, samples=samples)
         given = self.function(x, samples, rng)
         return check_probabilities(given, samples, self.classes, unit=self.unit)
@@ -289,9 +289,9 @@ class FromCallable:
 def check_probabilities(
     given: ArrayLike, samples: int, classes: int | None = None, *, unit: float | None = None
 ) -> FloatArray:
-    """Return probabilities of shape ``(samples, classes)``, or say what is wrong.
+    """Return probabilities of shape ``(samples, classes)``, or raise an error.
 
-    They add up to 1, but for what rounding each to ``unit`` may do.
+    Rows must sum to 1, up to the error of rounding each probability to ``unit``.
     """
     try:
         known = np.asarray(given, np.float64)
@@ -306,7 +306,7 @@ def check_probabilities(
         )
     if not np.isfinite(known).all():
         raise Diverged("Expected probabilities, got nan or infinity among them.")
-    with np.errstate(over="ignore"):  # then it misses 1 by infinity
+    with np.errstate(over="ignore"):  # the sum is then infinite, and refused below
         off = float(np.abs(known.sum(1) - 1).max(initial=0))
     least = float(known.min(initial=0))
     if least < 0 or off > _SUM + known.shape[1] * (unit or 0) / 2:
@@ -320,7 +320,7 @@ def check_probabilities(
 
 @contextmanager
 def switch_dropout_on(module: "torch.nn.Module") -> Iterator[None]:
-    """Put the module in training mode but for statistics of batches; then leave it as it was."""
+    """Set training mode, except in batch normalisation; restore the module's state afterwards."""
     before = [(part, part.training) for part in module.modules()]
     kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
     module.train()
@@ -332,12 +332,12 @@ def switch_dropout_on(module: "torch.nn.Module") -> Iterator[None]:
     finally:
         for part, training in before:
             part.training = training
-        for buffer, value in kept:  # of spectral norms, which step on while in training
+        for buffer, value in kept:  # spectral norms update theirs in training mode
             buffer.copy_(value)
 
 
 def _read_state(tensor: Any) -> Any:
-    """Return the state of the generator that dropout of such a tensor takes."""
+    """Return the state of the generator that dropout uses for such a tensor."""
     import torch
 
     return torch.cuda.get_rng_state(tensor.device) if tensor.is_cuda else torch.get_rng_state()
@@ -353,7 +353,7 @@ def _check_spread(name: str, std: Any, shape: tuple[int, ...]) -> None:
 
 
 def _predict_plain(module: Any, x: ArrayLike) -> FloatArray:
-    """Return what a module says of one record without dropout, ``(1, classes)``."""
+    """Return a module's prediction for one record without dropout, ``(1, classes)``."""
     with needs("torch", extra="torch"):
         import torch
     with evaluating(module), torch.no_grad():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from epsilometer.networks.ensemble import EnsembleDPSGD
 
 SamplerFactory: TypeAlias = Callable[[FloatArray, IntArray, np.random.Generator], PosteriorSampler]
-LEARNED_FROM = 0.5  # of the runs; the others are judged
+LEARNED_FROM = 0.5  # share of the runs to learn from; the others are evaluated
 _TRIED = 32  # samples that must not all be equal
 
 
@@ -35,7 +35,7 @@ class Predicted(NamedTuple):
 
     Attributes:
         samples: ``(runs, records, T, classes)``.
-        vector: Without sampling, ``(runs, records, classes)``; None where models have no such.
+        vector: Without sampling, ``(runs, records, classes)``; None if models cannot do that.
     """
 
     samples: NDArray[np.float32]
@@ -43,7 +43,7 @@ class Predicted(NamedTuple):
 
 
 class Trainings(Protocol):
-    """Models trained with a record and without it.
+    """A way to train models with a record and without it.
 
     Must keep: runs are independent, and all randomness comes from ``rng``.
     """
@@ -67,9 +67,9 @@ class OneByOne:
 
     Attributes:
         factory: ``factory(features, labels, rng)`` trains, and returns a ``PosteriorSampler``.
-        features: Records without the one that is there or not.
+        features: Features of all records except the audited one.
         labels: Their labels.
-        record: That record; it is added last.
+        record: The audited record; it is added last.
     """
 
     factory: SamplerFactory
@@ -86,7 +86,7 @@ class OneByOne:
         present: bool,
         rng: np.random.Generator,
     ) -> Predicted:
-        """Predict, each run with its own streams."""
+        """Predict, each run with its own random streams."""
         parts = [
             self._train_one(records, samples, present, *stream.spawn(2))
             for stream in rng.spawn(runs)
@@ -116,7 +116,7 @@ class OneByOne:
         train_rng: np.random.Generator,
         sample_rng: np.random.Generator,
     ) -> Predicted | None:
-        """Return what one model says; None where it diverged."""
+        """Return the predictions of one model; None if it diverged."""
         features, labels = self.features.copy(), self.labels.copy()
         if present:
             features = np.concatenate([features, self.record.features[None].astype(features.dtype)])
@@ -154,11 +154,11 @@ class OneByOne:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DropoutRuns:
-    """What MC dropout says of records, over many training runs.
+    """Training runs of a module with dropout, whose models predict by MC dropout.
 
     Attributes:
         training: How models are trained; its ``runs`` are trained at once.
-        features: Records; the first is the one that is there or not.
+        features: Features of the records; the first is the audited one.
         labels: Their labels.
     """
 
@@ -195,7 +195,7 @@ class DropoutRuns:
         )
 
     def check(self) -> None:
-        """Refuse what could not be trained, and a module without dropout at work."""
+        """Refuse settings that cannot be trained, and a module without active dropout."""
         self.training.check(self.features, self.labels)
         try:
             McDropout(self.training.module).predict(
@@ -208,12 +208,12 @@ class DropoutRuns:
 
 
 class AllFailed(InvalidArgument):
-    """No run ended: there is nothing to judge."""
+    """No run finished, so there is nothing to judge."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A form, and of how many samples it is made."""
+    """A form, and the number of samples it is computed from."""
 
     form: ReleaseForm
     samples: int
@@ -224,16 +224,16 @@ class Shown:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Question:
-    """What is computed of predictions, as it follows from a subject and its request.
+    """What to compute from predictions, derived from a subject and its request.
 
     Attributes:
-        forms: What might be published, finest first.
-        sweeps: What was varied, and what is shown then.
-        claim: What was claimed, if anything.
+        forms: Forms that might be published, finest first.
+        sweeps: What is varied, and the form that results.
+        claim: The claim under test, if any.
         delta: δ of all bounds.
         confidence: Confidence of all forms together.
-        line: The ε that no form may be proved to exceed.
-        advantage: The largest advantage of an attack on a form that may be published.
+        line: Limit on ε: a form proved to exceed it must not be published.
+        advantage: Largest advantage of an attack on a form that may be published.
     """
 
     forms: tuple[Shown, ...]
@@ -246,22 +246,22 @@ class Question:
 
     @property
     def samples(self) -> int:
-        """Predictions of each model."""
+        """Number of predictions per model."""
         return self.forms[0].samples
 
     @property
     def shown(self) -> tuple[Shown, ...]:
-        """All that is checked, each once."""
+        """All forms that are checked, each once."""
         return tuple(dict.fromkeys([*self.forms, *(shown for _, shown in self.sweeps)]))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Side:
-    """What models said of the record: those trained with it, or those trained without it.
+    """Predictions for the record by models trained with it, or by models trained without it.
 
     Attributes:
-        samples: Samples of runs that ended well, ``(runs, T, classes)``.
-        vector: Without sampling, ``(runs, classes)``; None where models have no such.
+        samples: Samples of runs that succeeded, ``(runs, T, classes)``.
+        vector: Without sampling, ``(runs, classes)``; None if models cannot do that.
         lost: Runs that diverged or failed.
     """
 
@@ -271,19 +271,19 @@ class Side:
 
     @property
     def runs(self) -> int:
-        """All of them."""
+        """Number of all runs, lost ones included."""
         return len(self.samples) + self.lost
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Collected:
-    """What all units returned.
+    """Results of all units.
 
     Attributes:
-        inside: Scores with the record.
-        outside: Without it.
-        utility: Utility of everything that is shown, ``(shown, 4)``; nan where nothing was tested.
-        tested: Predictions of test records.
+        inside: Predictions of models trained with the record.
+        outside: Predictions of models trained without it.
+        utility: Utility of every shown form, ``(shown, 4)``; nan where nothing was tested.
+        tested: Number of predictions of test records.
     """
 
     inside: Side
@@ -317,7 +317,7 @@ def _join_side(units: Sequence[Arrays]) -> Side:
     samples = np.concatenate(drawn)
     well = np.isfinite(samples).all((1, 2))
     alone = [unit["vector"] for unit in units if "vector" in unit]
-    # A block that diverged wholly has no vectors to tell whether there are such.
+    # A block in which all runs diverged does not show whether models predict without sampling.
     known = max(part.shape[1] for part in alone)
     vector = None
     if known:

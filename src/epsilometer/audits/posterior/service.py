@@ -30,17 +30,17 @@ def take_probabilities(answer: Any) -> ArrayLike:
 class HttpService(JsonService):
     """A prediction service that answers a POST of JSON with probabilities.
 
-    Guarantees: those of :class:`~epsilometer.engine.service.JsonService`; an answer that is no
-        probabilities, or has other classes than those before, raises and is not kept.
-    Assumes: the service draws every answer independently. Its randomness is its own: ``rng`` is
+    Guarantees: those of :class:`~epsilometer.engine.service.JsonService`. An answer without valid
+        probabilities, or with another number of classes, raises an error and is not kept.
+    Assumes: the service draws every answer independently. It has its own randomness: ``rng`` is
         not used.
 
     Attributes:
-        classes: How many classes, where that is known; else as many as in the first answer.
-        unit: Unit to which the service rounds, where it does: sums may miss 1 by that much.
-        at_once: Samples that one request asks for; None for all.
-        request: ``request(x, samples)``, what is sent as JSON.
-        answer: ``answer(JSON)``, the probabilities in what comes back, ``(samples, classes)``.
+        classes: Number of classes; None: taken from the first answer.
+        unit: Unit to which the service rounds, if it does: sums may miss 1 by that much.
+        at_once: Samples per request; None: all in one.
+        request: ``request(x, samples)`` returns what is sent as JSON.
+        answer: ``answer(JSON)`` returns the probabilities in a response, ``(samples, classes)``.
     """
 
     classes: int | None = None
@@ -56,15 +56,15 @@ class HttpService(JsonService):
                 _validate.whole(1, **{name: value})
 
     def check_kept(self, answer: Any) -> None:
-        """Refuse an answer of a journal that has no row of classes."""
+        """Refuse an answer in the journal that has no row of probabilities."""
         len(answer[0])
 
     def predict(self, x: ArrayLike, samples: int, rng: np.random.Generator) -> FloatArray:
-        """Predict from the journal as far as it goes, then ask the service.
+        """Predict from answers in the journal first, then ask the service.
 
         Raises:
-            ServiceFailed: It gave no answer in all tries, or refused, or changed its classes. Call
-                again, in this process or another, to go on.
+            ServiceFailed: All tries failed, or the service refused or changed its classes. Call
+                again, in this process or another, to resume.
         """
         _validate.whole(1, samples=samples)
         features = np.asarray(x)

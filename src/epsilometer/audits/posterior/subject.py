@@ -1,8 +1,8 @@
-"""Audit predictions with uncertainty: what each form of publishing them leaks of a record.
+"""Audit predictions with uncertainty: what each form of publishing them leaks about a record.
 
-Models are trained with the record and without it, again and again; what each says of the record is
-kept. All forms of publishing, numbers of samples and units of rounding are judged on these same
-predictions, so that none of them costs another training.
+Many models are trained with the record and without it, and their predictions for it are kept. All
+release forms, sample counts and rounding units are judged on these same predictions, so no form
+needs further training.
 """
 
 import dataclasses
@@ -57,45 +57,45 @@ FORMS = (
 SWEPT = (ReleaseForm("samples"), ReleaseForm("mean+std"), ReleaseForm("mean"))
 COUNTS = (1, 2, 5, 10, 50, 100, 1000)
 UNITS = (1e-4, 1e-3, 1e-2, 1e-1)
-_FEWEST = 8  # runs: half of them are learned from
+_FEWEST = 8  # runs: the attack is learned on half of them
 _CELLS = 2**23  # probabilities of test records that a unit holds
-_LEAST = 0.2  # noise that PLD accounts for in seconds
+_LEAST = 0.2  # smallest noise multiplier that PLD accounts for in seconds
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """A model that answers with several predictions, and forms in which these might be published.
+    """A model with sampled predictions, and the forms in which these might be published.
 
-    Guarantee: all forms' bounds together exceed the true ε in at most ``1 - confidence`` of
-        audits; so do limits on advantages. A run that diverged, or raised, counts against a
-        refutation and is reported. The same settings give the same audit, byte for byte on the
-        same kind of device, however the work was split, killed or resumed.
-    Assumption: runs are independent; the record was not chosen by looking at them. That a form
-        stays below the limit says what these attacks on this record found, and proves no privacy.
+    Guarantee: the bounds of all forms hold together: in at most ``1 - confidence`` of audits does
+        any exceed the true ε; likewise limits on advantages. A run that diverged or failed counts
+        against a refutation and is reported. The same settings give the same audit, byte for byte
+        on the same kind of device, however the work was split, killed or resumed.
+    Assumption: runs are independent; the record was not chosen by their outcome. A form below the
+        limit withstood these attacks on this record, which proves no privacy.
 
     Attributes:
-        factory: ``factory(features, labels, rng)`` trains once and returns a ``PosteriorSampler``,
-            called run by run; with processes it must be something that can be pickled. Or an
+        factory: ``factory(features, labels, rng)`` trains once and returns a ``PosteriorSampler``.
+            It is called once per run, and must be picklable if processes are used. Or an
             ``epsilometer.models.EnsembleDPSGD`` of a module with dropout: its runs are trained
             many at once and sampled by MC dropout. Without noise, and with a ``clip_norm`` that
-            nothing reaches, that is plain SGD.
+            no gradient reaches, that is plain SGD.
         data: Features ``(n, …)`` and classes ``(n,)``.
         record: The ``Record`` that is added to the data or not; or the number of a row, which is
             left out or not.
-        runs: With the record, and as many without it; 8 or more.
-        samples: Predictions of each model, T.
-        forms: What might be published, finest first; each a ``ReleaseForm`` or a text as
-            ``"mean+std:0.01"`` or ``"set:0.9"``.
-        swept: Forms that are shown with other ``counts`` of samples and ``units``.
-        counts: Numbers of samples that swept forms are made of.
+        runs: Number of runs with the record, and as many without it; 8 or more.
+        samples: Number of predictions per model, T.
+        forms: Forms that might be published, finest first; each a ``ReleaseForm`` or a text such
+            as ``"mean+std:0.01"`` or ``"set:0.9"``.
+        swept: Forms that are also measured with other ``counts`` of samples and ``units``.
+        counts: Numbers of samples for swept forms.
         units: Units to which swept forms are rounded.
         test: Features and classes of records that utility is measured on.
-        line: The ε that no form may be proved to exceed; the claim's by default, or 1.
-        advantage: What TPR − FPR of the attack may be; by default what (line, δ)-DP allows any
-            attack.
-        at_once: Models trained at once, or calls of a factory that make a unit.
+        line: Limit on ε: a form proved to exceed it is not published. Default: the claim's ε, or 1.
+        advantage: Largest TPR − FPR of the attack on a form that may be published; by default what
+            (line, δ)-DP allows any attack.
+        at_once: Models trained at once, or calls of the factory per unit of work.
         title: What is audited, in words.
-        source: Where the data were read from, where that is known.
+        source: Where the data were read from, if known.
 
     Example:
         >>> import numpy as np, epsilometer as em
@@ -158,7 +158,7 @@ class Posterior:
         _validate.probability(advantage=1.0 if self.advantage is None else self.advantage)
 
     def list_sweeps(self) -> tuple[tuple[Swept, Shown], ...]:
-        """Return what is varied, and what is shown then: fewer samples, and coarser units."""
+        """Return what is varied, and the forms that result: fewer samples, and coarser units."""
         fewer = sorted({count for count in self.counts if count < self.samples} | {self.samples})
         coarser: list[float | None] = [None, *sorted(set(self.units))]
         sweeps: list[tuple[Swept, Shown]] = []
@@ -189,13 +189,13 @@ def run_audit(subject: Posterior, request: Request) -> Audit:
 
 
 class Noise(NamedTuple):
-    """What an accountant needs to know of training.
+    """Training parameters that an accountant needs.
 
     Attributes:
         multiplier: Noise multiplier.
         rate: Share of records in a batch.
-        steps: Steps of all epochs.
-        poisson: Whether batches are drawn as accountants assume.
+        steps: Number of steps in all epochs.
+        poisson: Whether batches are drawn by Poisson sampling, as accountants assume.
     """
 
     multiplier: float
@@ -210,13 +210,13 @@ class PosteriorJob:
 
     Attributes:
         plan: Everything that determines the result.
-        trainings: What trains, with the record and without it.
-        record: The record that is there or not.
-        runs: With the record, and as many without it.
-        block: Runs that make a unit.
-        question: What is made of the predictions.
-        test: Features and labels that utility is measured on; None: it is not.
-        noise: What an accountant needs to know, where it is known.
+        trainings: Trains models with the record and without it.
+        record: The audited record.
+        runs: Number of runs with the record, and as many without it.
+        block: Runs per unit.
+        question: What to compute from the predictions.
+        test: Features and labels that utility is measured on; None: it is not measured.
+        noise: Parameters for an accountant; None if unknown.
         title: What is audited, in words.
     """
 
@@ -236,7 +236,7 @@ class PosteriorJob:
         return -(-self.runs // self.block)
 
     def unit(self, index: int) -> Arrays:
-        """Train one block, and ask what its models say of the record; and of test records."""
+        """Train one block, and return its predictions for the record and for test records."""
         present, size = index < self.blocks, self._size(index)
         rng, chosen = self.plan.stream(index).spawn(2)
         records = [self.record.features[None]]
@@ -254,11 +254,11 @@ class PosteriorJob:
         return arrays
 
     def missing(self, index: int) -> Arrays:
-        """Return what failed runs count as: as if they had diverged."""
+        """Return the result of a failed unit: its runs count as diverged."""
         return {"lost": np.array(self._size(index))}
 
     def watch(self) -> Watch:
-        """Return a watch that sees nothing: both kinds of runs are needed to say anything."""
+        """Return a watch that never reports: results need both kinds of runs."""
         return Unwatched()
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
@@ -277,7 +277,7 @@ class PosteriorJob:
         return min(self.block, self.runs - start)
 
     def _draw_tests(self, runs: int, rng: np.random.Generator) -> tuple[FloatArray, IntArray]:
-        """Draw test records for these runs: as many as can be held."""
+        """Draw test records for these runs: as many as fit into memory."""
         assert self.test is not None
         features, labels = self.test
         each = runs * self.question.samples * (int(labels.max()) + 1)
@@ -306,7 +306,7 @@ class PosteriorJob:
 
 
 def _account(noise: Noise | None, delta: float) -> tuple[TheoryEpsilon, ...]:
-    """Return ε by Rényi moments, as papers print it, and by privacy loss distributions."""
+    """Return ε by Rényi moments, as papers report it, and by privacy loss distributions."""
     if noise is None or not noise.multiplier:
         return ()
     note = (
@@ -328,7 +328,7 @@ def _account(noise: Noise | None, delta: float) -> tuple[TheoryEpsilon, ...]:
 
 
 def make_job(subject: Posterior, request: Request) -> PosteriorJob:
-    """Return the work that a subject asks for, with its plan."""
+    """Return the job of a subject, with its plan."""
     if request.until is not None:
         raise InvalidArgument(
             f"Expected no until with Posterior, got {request.until!r}: forms are judged when all "
@@ -384,7 +384,7 @@ def make_job(subject: Posterior, request: Request) -> PosteriorJob:
 
 
 def _ask(subject: Posterior, request: Request) -> Question:
-    """Return what is computed of predictions, with defaults filled in."""
+    """Return what to compute from predictions, with defaults filled in."""
     delta, line = request.known_delta, subject.line
     if line is None:
         line = 1.0 if request.claim is None else request.claim.epsilon
@@ -401,7 +401,7 @@ def _ask(subject: Posterior, request: Request) -> Question:
 
 
 def _fill_claim(request: Request) -> Request:
-    """Return the request with a claim for one record more or less, or refuse another one."""
+    """Return the request with its claim for adjacency "add_remove"; refuse any other claim."""
     claim = request.fill_claim(adjacency="add_remove")
     if claim is not None and claim.adjacency != "add_remove":
         raise InvalidArgument(
@@ -412,7 +412,7 @@ def _fill_claim(request: Request) -> Request:
 
 
 def _split_record(subject: Posterior) -> tuple[FloatArray, IntArray, Record]:
-    """Return the records that are always there, and the one that is there or not."""
+    """Return the records that are always present, and the audited one."""
     features, labels = check_records(*subject.data)
     record = subject.record
     if isinstance(record, Record):
@@ -436,7 +436,7 @@ def _prepare_ensemble(
     *,
     at_once: int | None,
 ) -> tuple[DropoutRuns, int, Noise]:
-    """Return what trains many models at once: the record first, so that it can be left out."""
+    """Return the training of many models at once: the record comes first, to be left out."""
     with needs("torch", extra="torch"):
         from epsilometer.networks.devices import choose_at_once
         from epsilometer.sampling.samplers import check_same_steps
@@ -460,9 +460,9 @@ def _prepare_ensemble(
 
 
 def _find_at_once(request: Request) -> int | None:
-    """Return how many models the run in the directory trains at once, where there is one.
+    """Return how many models an existing run in the directory trains at once; None: no run.
 
-    Another number would be another run, and free memory comes and goes.
+    Another number would be another run, and the number chosen depends on free memory.
     """
     if request.out is None or not (request.out / "plan.json").exists():
         return None
@@ -471,7 +471,7 @@ def _find_at_once(request: Request) -> int | None:
 
 
 def _fingerprint_factory(factory: Any) -> dict[str, str]:
-    """Return a hash of the module that is trained; or of a factory, where it has contents."""
+    """Return a hash of the module, or of a factory whose contents can be hashed."""
     module = getattr(factory, "module", None)
     if not callable(factory) and module is not None:
         return {"module": fingerprint((str(module), [*module.state_dict().values()]))}
@@ -482,7 +482,7 @@ def _fingerprint_factory(factory: Any) -> dict[str, str]:
 
 
 def _allow_advantage(epsilon: float, delta: float) -> float:
-    """Return the most that TPR − FPR of any attack can be under (ε, δ)-DP (Kairouz et al. 2015)."""
+    """Return the largest TPR − FPR of any attack under (ε, δ)-DP (Kairouz et al. 2015)."""
     return min(1.0, math.tanh(epsilon / 2) + 2 * delta / (1 + math.exp(min(epsilon, 700.0))))
 
 

@@ -1,4 +1,4 @@
-"""Evaluate membership attacks: what one says of every record, and how often it is right."""
+"""Evaluate membership attacks: hold their scores, and measure how often they are right."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,11 +19,11 @@ from epsilometer.stats.estimators import epsilon_lower_bound
 from epsilometer.stats.membership import Limited, RateAt
 from epsilometer.types import BoolArray, FloatArray
 
-LEAST = 20  # records inside, and outside, below which a group has no figures
+LEAST = 20  # members, and non-members, below which a group has no figures
 LOW_FPR = (0.001, 0.01)
-DELTA = 1e-6  # of bounds, where none is given
-_ALARM = 0.005  # chance, on either side, that a target like its shadows is said to be unlike
-_CLEAREST = 0.005  # p of the lowest bin of 0.01: what is below it, nobody sees there
+DELTA = 1e-6  # default δ of bounds
+_ALARM = 0.005  # one-sided chance that a target like its shadows is called unlike them
+_CLEAREST = 0.005  # centre of the lowest bin of 0.01: smaller p cannot be distinguished
 _NO_COINS = (
     "Not a valid bound: it needs every record to have been put in or left out by its own fair "
     "coin, which is not known of this target."
@@ -32,13 +32,13 @@ _NO_COINS = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RecordScores:
-    """What an attack says of every record.
+    """Scores of an attack, one per record.
 
     Attributes:
-        attack: Which, in words.
+        attack: Name of the attack.
         values: Scores, higher means "was in", shape ``(n,)``.
         threshold: The attack itself says "in" iff its score is above it.
-        convention: What was chosen where descriptions of the attack differ.
+        convention: Choices made where descriptions of the attack differ.
         cites: Keys of ``references.BIBLIOGRAPHY``.
     """
 
@@ -52,7 +52,7 @@ class RecordScores:
         object.__setattr__(self, "values", _validate.scores(self.attack, self.values))
 
     def split(self, member: ArrayLike) -> Scores:
-        """Return scores of records that were in, and of those that were not.
+        """Return scores of members and of non-members.
 
         Example:
             >>> found = RecordScores(attack="mine", values=[3.0, 1.0, 2.0], threshold=1.5,
@@ -66,28 +66,28 @@ class RecordScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Performance:
-    """How well an attack told records that were in from those that were not.
+    """Performance of an attack at separating members from non-members.
 
-    Intervals hold one by one, with ``confidence``, for this target and records like these: they do
-    not say what training again would give.
+    Each interval holds on its own, with ``confidence``, for this target and records like these.
+    It does not cover the variation between training runs.
 
     Attributes:
-        attack: Which, in words.
-        n_in: Records inside.
-        n_out: Records outside.
-        auc: Chance that a record inside scores higher than one outside (DeLong's interval, which
-            is an approximation).
-        p_value: Chance of such an AUC if scores knew nothing of who was in (Mann–Whitney, normal
-            approximation; one-sided).
-        accuracy: Balanced, at the attack's own threshold.
+        attack: Name of the attack.
+        n_in: Number of members.
+        n_out: Number of non-members.
+        auc: Chance that a member scores higher than a non-member (DeLong's interval, which is an
+            approximation).
+        p_value: Chance of such an AUC if scores were independent of membership (Mann–Whitney,
+            normal approximation; one-sided).
+        accuracy: Balanced accuracy at the attack's own threshold.
         advantage: TPR − FPR at that threshold.
-        precision: Share of its "in" that were in; nan where it says none.
+        precision: Share of members among records called "in"; nan if there are none.
         recall: TPR.
         f1: Harmonic mean of the two.
         at_low_fpr: TPR at low FPR.
-        bound: ε that no claim can be below, from one run.
+        bound: Lower bound on ε from one run.
         confidence: Confidence of each interval.
-        caveats: What a reader must know.
+        caveats: Caveats for readers.
     """
 
     attack: str
@@ -108,7 +108,7 @@ class Performance:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupPerformance:
-    """How well an attack does on a group of records; nothing where the group is too small."""
+    """Performance of an attack on a group of records; None if the group is too small."""
 
     group: str
     performance: Performance | None
@@ -123,23 +123,23 @@ def evaluate(
     confidence: float = 0.95,
     fpr: tuple[float, ...] = LOW_FPR,
 ) -> Performance:
-    """Measure how well an attack does against what is true.
+    """Measure how well an attack's scores predict membership.
 
-    The bound on ε is that of one run with many records in it (Steinke et al. 2023). Scores of one
-    model's records are *not* independent runs, so no other method is valid for them, and this one
-    only where membership was drawn by fair coins: say so by ``coins``.
+    The bound on ε is that of one run with many records (Steinke et al. 2023). Scores of one model's
+    records are *not* independent runs, so no other method is valid for them. This one is valid only
+    if membership was drawn by fair coin tosses: state that by ``coins``.
 
     Guarantee: with ``coins``, the bound exceeds the true ε of training (a record added or removed)
         in at most ``1 − confidence`` of audits; without, its ``valid`` is false.
-    Assumption: the attack saw nothing that depends on who was in, but the target.
+    Assumption: the attack used nothing that depends on membership except the target.
 
     Args:
-        scores: What the attack says.
-        member: Who was in, shape ``(n,)``.
-        coins: Whether each record was put in or left out by its own fair coin.
+        scores: Scores of the attack.
+        member: Whether each record was trained on, shape ``(n,)``.
+        coins: Whether each record was included by an independent fair coin toss.
         delta: δ of the bound.
         confidence: Confidence of the bound, one-sided, and of each interval.
-        fpr: Low false positive rates to look at.
+        fpr: Low false positive rates at which to measure TPR.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -160,7 +160,7 @@ def evaluate(
         n_in=parts.n_in,
         n_out=parts.n_out,
         auc=membership.approximate_auc(parts, confidence=confidence),
-        # U moves in steps of 1: half a step is taken off as continuity correction
+        # U moves in steps of 1: half a step is subtracted as continuity correction
         p_value=membership.rank_sum_pvalue(parts.inside, parts.outside, continuity=0.5),
         accuracy=Limited(*((1 + each) / 2 for each in advantage)),
         advantage=advantage,
@@ -182,7 +182,7 @@ def evaluate(
 def bound_one_run(
     scores: RecordScores, member: ArrayLike, *, coins: bool, delta: float, confidence: float
 ) -> EpsilonLowerBound:
-    """Return the bound of ``evaluate``: valid where membership was drawn by fair coins."""
+    """Return the bound of ``evaluate``: valid only if membership was drawn by fair coin tosses."""
     parts = replace(scores.split(member), design="coins" if coins else "fixed")
     bound = epsilon_lower_bound(
         parts,
@@ -205,17 +205,17 @@ def evaluate_groups(
     smallest: int = LEAST,
     **how: Any,
 ) -> tuple[GroupPerformance, ...]:
-    """Evaluate an attack on each group of records: its class, or any column of groups.
+    """Evaluate an attack on each group of records: classes, or any other grouping.
 
-    Guarantee: a group with fewer than ``smallest`` records inside, or outside, has no figures, so
-        that no figure is about a handful of people.
+    Guarantee: a group with fewer than ``smallest`` members or non-members has no figures, so that
+        no figure is about a handful of people.
 
     Args:
-        scores: What the attack says.
-        member: Who was in, shape ``(n,)``.
+        scores: Scores of the attack.
+        member: Whether each record was trained on, shape ``(n,)``.
         groups: The group of each record, shape ``(n,)``.
-        smallest: Records on either side that a group needs.
-        how: Handed on to ``evaluate``.
+        smallest: Number of members, and of non-members, that a group needs.
+        how: Further arguments for ``evaluate``.
 
     Example:
         >>> member, group = np.arange(100) % 2 == 0, np.repeat(["many", "few"], [90, 10])
@@ -247,19 +247,19 @@ def evaluate_groups(
 
 
 def find_mismatch(pool: ShadowPool, target: int | ArrayLike, member: ArrayLike) -> tuple[str, ...]:
-    """Say how the target differs from its shadows; nothing where it could be one of them.
+    """Describe how the target differs from its shadows; empty if it could be one of them.
 
-    Compared are accuracy on the records inside, accuracy on those outside, the gap between them,
-    and how many records were inside. Attacks through shadows that were trained in another way are
-    weaker than what the target's makers, or a better-informed adversary, could do.
+    It compares accuracy on members, accuracy on non-members, the gap between them, and the number
+    of members. Attacks with shadows that were trained in another way are weaker than those of a
+    better-informed adversary.
 
-    Guarantee: a target trained as its shadows were is called unlike in about 1 % of cases for
-        each of these (the interval is Student's, for one more of normal values).
+    Guarantee: a target trained like its shadows is called unlike in about 1 % of cases for each of
+        the first three (by Student's prediction interval for one more normal value).
 
     Args:
         pool: The shadows.
         target: ln p of the target, shape ``(n, classes)``, or the number of a model of the pool.
-        member: Who was in the target, shape ``(n,)``.
+        member: Which records the target was trained on, shape ``(n,)``.
     """
     was_in = _read_member(member, pool.records)
     shadows, _ = pool.against(target)
@@ -278,10 +278,10 @@ def find_mismatch(pool: ShadowPool, target: int | ArrayLike, member: ArrayLike) 
     )
     said = []
     for what, value, accuracies in compared:
-        others = accuracies[np.isfinite(accuracies)]  # a shadow of all records has none outside
+        others = accuracies[np.isfinite(accuracies)]  # a shadow of all records has no others
         if others.size < 3:
             continue
-        # An accuracy is no finer than one record
+        # The resolution of an accuracy is one record
         resolution = 1 / min(int(was_in.sum()), int((~was_in).sum()))
         low, high = membership.predict_next(others, alpha=_ALARM, resolution=resolution)
         if not low <= value <= high:
@@ -301,13 +301,13 @@ def find_mismatch(pool: ShadowPool, target: int | ArrayLike, member: ArrayLike) 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PoolRisk:
-    """Risk of every record as a pool of shadows shows it. *An estimate*, with nothing proved of it.
+    """Risk of every record, estimated from a pool of shadows. *An estimate*, without guarantee.
 
     Attributes:
-        values: Largest change over classes of the mean ln p at the record, models with it against
-            models without it, shape ``(n,)``.
-        floor: The same of models grouped at random, shape ``(n,)``: what chance alone gives.
-        caveats: What a reader must know.
+        values: Largest difference over classes of the mean ln p at the record, between models with
+            it and models without it, shape ``(n,)``.
+        floor: The same for models grouped at random, shape ``(n,)``: the effect of chance alone.
+        caveats: Caveats for readers.
     """
 
     values: FloatArray
@@ -316,12 +316,12 @@ class PoolRisk:
 
 
 def pool_pdtp(pool: ShadowPool, *, rng: np.random.Generator) -> PoolRisk:
-    """Estimate how much each record changes predictions at itself, from the shadows alone.
+    """Estimate how much each record changes the prediction at itself, from the shadows alone.
 
     PDTP compares training on all records with training on all but one. Here both sides are means
-    over models of half the records, so that what a record does is larger than it would be among
-    all of them, and what the other records do averages out only as 1/√models: compare with
-    ``floor``. p below 0.005 counts as 0.005, so no value is above ln 200.
+    over models of half the records. So a record's effect is larger than among all records, and
+    effects of other records average out only as 1/√models: compare with ``floor``. p below 0.005
+    counts as 0.005, so no value is above ln 200.
 
     Args:
         pool: The shadows.

@@ -1,4 +1,4 @@
-"""Fit a normal law to what the shadow models say of each record."""
+"""Fit a normal distribution to the shadow models' confidence in each record."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,25 +12,25 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 
 Variance: TypeAlias = Literal["auto", "record", "global"]
 Centre: TypeAlias = Literal["mean", "median"]
-LEAST_VARIANCE = 1e-8  # added to each: models that never differ are not infinitely sure
+LEAST_VARIANCE = 1e-8  # added to each: equal models do not give infinite likelihoods
 _TOGETHER = 2**20  # values of models and records that are computed together
 _LN_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)
 class Normals:
-    """A normal law for each record: what one side of the shadows says.
+    """Normal distributions of one side of the shadows, one per record.
 
     Attributes:
-        mean: Shape ``(n,)``.
-        variance: Shape ``(n,)``, or one for all.
+        mean: Means, shape ``(n,)``.
+        variance: Variances, shape ``(n,)``, or one for all.
     """
 
     mean: FloatArray
     variance: FloatArray
 
     def log_density(self, values: FloatArray) -> FloatArray:
-        """Return ln of the density at one value per record."""
+        """Return the log-density at one value per record."""
         variance = self.variance + LEAST_VARIANCE
         return np.asarray(
             -0.5 * (_LN_2PI + np.log(variance) + (values - self.mean) ** 2 / variance)
@@ -45,14 +45,14 @@ def fit_normals(
     variance: Variance,
     centre: Centre = "mean",
 ) -> list[Normals]:
-    """Fit normal laws for each record: to its models with the record, or to those without it.
+    """Fit a normal distribution per record: to models with the record, or to those without it.
 
-    A record without any such model has the mean of the others' centres and standard deviations.
+    A record without any such model gets the mean of the others' centres and standard deviations.
 
     Args:
         read: Returns confidences of a block of records, shape ``(models, block)``.
-        member: Who was in which, shape ``(models, n)``.
-        sides: Which laws: True for models with the record.
+        member: Whether each model was trained on each record, shape ``(models, n)``.
+        sides: Which distributions to fit: True for models with the record.
         variance: Variance of each record's own models, or of all together about their own centres.
         centre: Mean or median.
 
@@ -72,7 +72,7 @@ def fit_normals(
 
 
 class _Fit:
-    """What is added up of one side, block by block."""
+    """Sums for one side, accumulated block by block."""
 
     def __init__(self, member: BoolArray, side: bool, variance: Variance, centre: Centre) -> None:
         self.member, self.side, self.variance, self.centre = member, side, variance, centre
@@ -98,7 +98,7 @@ class _Fit:
         self.squares[block] = np.square(apart, out=apart).sum(axis=0, where=where)
 
     def finish(self) -> Normals:
-        """Return the laws."""
+        """Return the distributions."""
         some = self.counts > 0
         middle = np.where(some, self.middle, self.middle[some].mean())
         if self.variance == "global":
@@ -110,13 +110,13 @@ class _Fit:
 
 
 def count_models(member: BoolArray, *, inside: bool) -> IntArray:
-    """Return how many models have each record, or are without it."""
+    """Return how many models were trained with each record, or without it."""
     having = np.asarray(member.sum(axis=0), np.int64)
     return having if inside else len(member) - having
 
 
 def divide_records(member: BoolArray) -> Iterator[slice]:
-    """Yield blocks of records, so that memory does not grow with them."""
+    """Yield blocks of records, so that memory does not grow with their number."""
     models, records = member.shape
     width = max(1, _TOGETHER // models)
     return (slice(start, start + width) for start in range(0, records, width))

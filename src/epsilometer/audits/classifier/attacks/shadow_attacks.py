@@ -1,16 +1,16 @@
 """Attack models through shadows: score how likely each record was trained on.
 
-Every attack has one shape: ``attack(pool, target, rng)`` returns ``RecordScores``; what else it can
-be told is a keyword. ``ATTACKS`` registers them by name.
+Every attack has one signature: ``attack(pool, target, rng)`` returns ``RecordScores``; options are
+keywords. ``ATTACKS`` registers them by name.
 
-- ``threshold``: is the target surer of the record than a threshold that best tells insiders from
-  outsiders of the shadows? (Yeom et al. 2018)
+- ``threshold``: is the target's confidence above the threshold that best separates members from
+  non-members of the shadows? (Yeom et al. 2018)
 - ``distance``: is the target closer to models with the record, or to those without it? and
-  ``frequency``: how often do either say what the target says? (Long et al. 2017)
+  ``frequency``: how often do either predict what the target predicts? (Long et al. 2017)
 - ``lira``: how likely is the target's confidence under models with the record, and without it?
   (Carlini et al. 2022)
 - ``rmia``: did the target gain more on the record than on most others? (Zarifzadeh et al. 2024)
-- ``untargeted``: one network learns from all shadows who was inside. (Shokri et al. 2017)
+- ``untargeted``: one network learns membership from all shadows. (Shokri et al. 2017)
 """
 
 import functools
@@ -48,12 +48,12 @@ from epsilometer.types import BoolArray, FloatArray
 Rng: TypeAlias = np.random.Generator
 Attack: TypeAlias = Callable[[ShadowPool, int | FloatArray, Rng], RecordScores]
 Statistic: TypeAlias = Literal["loss", "confidence"]
-_FEW = 10  # shadows' records on a side below which a class has the common threshold
-_DIGITS = 6  # of p: ln p is kept in single precision, and bins must not be crossed by that
+_FEW = 10  # shadows' records per side below which a class uses the common threshold
+_DIGITS = 6  # digits of p: errors of single precision must not cross the edge of a bin
 _LEAST_P = 1e-12  # unbinned p count as at least this much
-_ENOUGH = 32  # models on a side from which each record may have a variance of its own
-_HIDDEN, _RATE, _EPOCHS, _BATCH = 32, 0.01, 30, 256  # the paper's but for the batch, not given
-_MOMENTS = (0.9, 0.999)  # of Adam
+_ENOUGH = 32  # models per side from which each record gets its own variance
+_HIDDEN, _RATE, _EPOCHS, _BATCH = 32, 0.01, 30, 256  # as in the paper, except the batch size
+_MOMENTS = (0.9, 0.999)  # decay rates of Adam
 
 
 def threshold(
@@ -64,14 +64,14 @@ def threshold(
     statistic: Statistic = "loss",
     by_class: bool = False,
 ) -> RecordScores:
-    """Score how much surer than a threshold the target is of each record; "in" iff above 0.
+    """Score by how much the target's confidence exceeds a threshold; "in" iff above 0.
 
     Args:
-        pool: The shadows, which place thresholds.
+        pool: The shadows, from which thresholds are chosen.
         target: ln p of the target, shape ``(n, classes)``, or the number of a model of the pool.
-        statistic: ``"loss"``: ln p of the own label; ``"confidence"``: of the likeliest one, for an
-            adversary who does not know the label.
-        by_class: A threshold for each class, or one for all. It changes how records of different
+        statistic: ``"loss"``: ln p of the true label; ``"confidence"``: of the likeliest one, for
+            an adversary who does not know the label.
+        by_class: Whether each class has its own threshold. This changes how records of different
             classes compare, and so the AUC.
 
     Example:
@@ -103,7 +103,7 @@ def threshold(
             if min(inside, shadows.member[:, at].size - inside) >= _FEW:
                 cuts[place] = find_best_cut(others[:, at], shadows.member[:, at])
     return RecordScores(
-        attack=f"{statistic} threshold{', one a class' if by_class else ''}",
+        attack=f"{statistic} threshold{', one per class' if by_class else ''}",
         values=seen - cuts[pool.labels],
         threshold=0.0,
         convention=f"best balanced accuracy on {shadows.models} shadows",
@@ -112,7 +112,7 @@ def threshold(
 
 
 def find_best_cut(values: FloatArray, member: BoolArray) -> float:
-    """Return the cut between insiders and outsiders with the highest balanced accuracy.
+    """Return the threshold between members and non-members with the highest balanced accuracy.
 
     Example:
         >>> find_best_cut(np.array([1.0, 2.0, 4.0, 5.0]), np.array([False, False, True, True]))
@@ -123,7 +123,7 @@ def find_best_cut(values: FloatArray, member: BoolArray) -> float:
     ordered, was_in = flat[order], inside[order]
     n_in = max(int(was_in.sum()), 1)
     n_out = max(was_in.size - int(was_in.sum()), 1)
-    gain = np.cumsum(np.where(was_in, -1 / n_in, 1 / n_out))  # of a cut just above each
+    gain = np.cumsum(np.where(was_in, -1 / n_in, 1 / n_out))  # of a threshold just above each
     last = np.append(ordered[1:] > ordered[:-1], False)  # equal values stay together
     if not last.any():
         return float(ordered[-1])
@@ -132,7 +132,7 @@ def find_best_cut(values: FloatArray, member: BoolArray) -> float:
 
 
 def _read_own(pool: ShadowPool, log_proba: FloatArray) -> FloatArray:
-    """Return ln p of each record's own label, not below ``FLOOR``."""
+    """Return ln p of each record's true label, at least ``FLOOR``."""
     return np.asarray(np.maximum(log_proba[np.arange(pool.records), pool.columns], FLOOR))
 
 
@@ -149,9 +149,9 @@ def distance(
     Args:
         pool: The shadows.
         target: ln p of the target, shape ``(n, classes)``, or the number of a model of the pool.
-        pairs: How many models of either side are used for each record; None for all.
-        binned: Whether predictions are put into bins of 0.01 first, as the paper does. Binned
-            predictions are scaled to sum to 1, which the paper does not speak of.
+        pairs: Number of models per side used for each record; None: all.
+        binned: Whether predictions are put into bins of 0.01 first, as in the paper. Binned
+            predictions are scaled to sum to 1, which the paper does not mention.
 
     Example:
         >>> p = np.array([[0.9, 0.6], [0.6, 0.9], [0.8, 0.9], [0.6, 0.6]])
@@ -179,14 +179,14 @@ def distance(
 
 
 def show_predictions(log_proba: ArrayLike, *, binned: bool) -> FloatArray:
-    """Return predictions as the adversary sees them: rows that sum to 1, without 0."""
+    """Return predictions as the adversary sees them: rows that sum to 1, without zeros."""
     p = np.exp(np.asarray(log_proba, np.float64))
     seen = _bin(p) if binned else np.maximum(p, _LEAST_P)
     return np.asarray(seen / seen.sum(axis=1, keepdims=True))
 
 
 def choose_models(pool: ShadowPool, pairs: int | None, *, inside: bool) -> BoolArray:
-    """Return which models are used for each record: the first of a side, shape ``(models, n)``."""
+    """Return which models are used for each record: the first per side, shape ``(models, n)``."""
     count_side(pool, inside=inside)
     where = pool.member if inside else ~pool.member
     if pairs is None:
@@ -196,7 +196,7 @@ def choose_models(pool: ShadowPool, pairs: int | None, *, inside: bool) -> BoolA
 
 
 def mean_prediction(pool: ShadowPool, where: BoolArray, *, binned: bool) -> FloatArray:
-    """Return the mean over chosen models of what is shown, shape ``(n, classes)``."""
+    """Return the mean of shown predictions over chosen models, shape ``(n, classes)``."""
     total = np.zeros(pool.log_proba.shape[1:])
     for each, chosen in zip(pool.log_proba, where, strict=True):
         total[chosen] += show_predictions(each[chosen], binned=binned)
@@ -211,17 +211,17 @@ def frequency(
     pairs: int | None = 5,
     smoothing: float = 0.5,
 ) -> RecordScores:
-    """Score ln of the ratio of how often either side says the same; "in" iff above 0.
+    """Score by the log-ratio of how often each side agrees with the target; "in" iff above 0.
 
     For each class, the share of models with the record that put it into the target's bin is
-    (count + s)/(models + 2s), and likewise for models without it: unsmoothed the ratio is 0/0 for
-    most records, of which the paper does not speak.
+    (count + s)/(models + 2s), and likewise for models without it. Without smoothing the ratio is
+    0/0 for most records, which the paper does not mention.
 
     Args:
         pool: The shadows.
         target: ln p of the target, shape ``(n, classes)``, or the number of a model of the pool.
-        pairs: How many models of either side are used for each record; None for all.
-        smoothing: s.
+        pairs: Number of models per side used for each record; None: all.
+        smoothing: The pseudocount s.
 
     Example:
         >>> p = np.array([[0.9, 0.6], [0.6, 0.9], [0.9, 0.9], [0.6, 0.6]])
@@ -267,23 +267,23 @@ def lira(
     variance: Variance = "auto",
     centre: Centre = "mean",
 ) -> RecordScores:
-    """Score by the likelihood ratio of the target's confidence, ln p/(1−p) of the own label.
+    """Score by the likelihood ratio of the target's confidence, ln p/(1−p) of the true label.
 
-    Over models it is taken to be normal, with a mean of each record's own.
+    Over models it is assumed to be normal, with a separate mean for each record.
 
     Online: ln density with the record − ln density without it, at the target's confidence; "in"
-    iff above 0. Offline, which needs no model with the record: by how many standard deviations the
-    target is surer than models without it (a monotone form of 1 − Pr[model without > target]).
+    iff above 0. Offline needs no models with the record: the score is how many standard deviations
+    the target lies above models without it (monotone in 1 − Pr[model without > target]).
 
     Args:
         pool: The shadows.
         target: ln p of the target, shape ``(n, classes)``, or the number of a model of the pool.
         online: Whether models with the record are used.
-        variance: ``"record"``: of each record's own models. ``"global"``: of all, about each
-            record's own centre, which is better where models are few. ``"auto"``: ``"record"``
-            where every record has 32 models on either side. Always divided by the number of
-            models, not one less.
-        centre: Mean over a record's models.
+        variance: ``"record"``: estimated for each record. ``"global"``: pooled over all records,
+            about each one's centre, which is better with few models. ``"auto"``: ``"record"`` if
+            every record has 32 models per side. The divisor is always the number of models, not
+            one less.
+        centre: Mean or median over a record's models.
 
     Example:
         >>> member = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], bool)
@@ -329,19 +329,19 @@ def rmia(
     gamma: float = 1.0,
     population: ArrayLike | None = None,
 ) -> RecordScores:
-    """Score the share of the population z with LR(x, z) ≥ γ, for each record x; "in" iff above ½.
+    """Score each record x by the share of the population z with LR(x, z) ≥ γ; "in" iff above ½.
 
-    LR(x, z) = (p(x | target)/p(x)) / (p(z | target)/p(z)), with p of the own label. Online p(x) is
-    the mean of its means over models with the record and without it; offline, from models without
-    it alone, ((1 + a) p_out(x) + (1 − a))/2.
+    LR(x, z) = (p(x | target)/p(x)) / (p(z | target)/p(z)), with p of the true label. Online, p(x)
+    averages the mean over models with the record and the mean over models without it. Offline, it
+    uses only models without it: ((1 + a) p_out(x) + (1 − a))/2.
 
     Args:
         pool: The shadows.
         target: ln p of the target, shape ``(n, classes)``, or the number of a model of the pool.
         online: Whether models with the record are used.
-        a: Offline: how much models without a record tell of those with it, in [0, 1].
-        gamma: γ, by how much x must have gained more than z. Where all are compared with one
-            population, γ changes no order: above 1, as published, it only makes scores equal.
+        a: Offline: how well models without a record predict those with it, in [0, 1].
+        gamma: γ, the factor by which x must have gained more than z. With one population for all
+            records, γ does not change their order: above 1, as published, it only causes ties.
         population: Which records of the pool are z, shape ``(n,)``; by default all. A record is
             then compared with itself too, which adds the same to every score.
 
@@ -367,7 +367,7 @@ def rmia(
 
 
 def reference(pool: ShadowPool, *, online: bool, a: float) -> FloatArray:
-    """Return ln p(x) of each record: how likely its label is for any model, shape ``(n,)``."""
+    """Return ln p(x) of each record: how likely its label is under any model, shape ``(n,)``."""
     sides = (False, True) if online else (False,)
     counts = [count_side(pool, inside=side) for side in sides]
     means = np.empty((len(sides), pool.records))
@@ -383,7 +383,7 @@ def reference(pool: ShadowPool, *, online: bool, a: float) -> FloatArray:
 def rank_below(gained: FloatArray, population: FloatArray, *, gamma: float) -> FloatArray:
     """Return the share of a population whose ln ratio is at least ln γ below each of ``gained``.
 
-    Sorting the population once answers every record by a search: O(n log n), nothing n × n.
+    The population is sorted once and searched for every record: O(n log n), no n × n array.
 
     Example:
         >>> rank_below(np.array([0.0, 1.0, 2.0]), np.array([0.0, 1.0]), gamma=1.0)
@@ -414,17 +414,17 @@ def untargeted(
     shadows: int = 20,
     rows: int = 200_000,
 ) -> RecordScores:
-    """Score ln odds of "in" that a network gives to each record; "in" iff above 0.
+    """Score by the log-odds of "in" that a network gives each record; "in" iff above 0.
 
-    It has 32 ReLU, sees a record's label and prediction, and learns from all shadows.
+    It has 32 ReLU units, gets a record's label and prediction, and learns from all shadows.
 
     Args:
         pool: The shadows that it learns from.
         target: ln p of the target, shape ``(n, classes)``, or the number of a model of the pool.
-        rng: Starts the network and orders its batches.
+        rng: Initialises the network and orders its batches.
         features: Numbers that describe the records, shape ``(n, …)``, as a further input.
-        shadows: How many models of the pool are learned from, at most.
-        rows: How many (model, record) pairs, at most; drawn at random where there are more.
+        shadows: Largest number of models of the pool to learn from.
+        rows: Largest number of (model, record) pairs; drawn at random if there are more.
 
     Example:
         >>> coins = np.random.default_rng(0).random((2, 100)) < 0.5
@@ -461,7 +461,7 @@ def untargeted(
 
 @dataclass(eq=False)
 class _Net:
-    """One hidden layer, one output; inputs are scaled as those it was trained on."""
+    """A network with one hidden layer and one output; inputs are scaled as in training."""
 
     centre: NDArray[np.float32]
     scale: NDArray[np.float32]
@@ -486,7 +486,7 @@ class _Net:
 
 
 def _train(seen: NDArray[np.float32], was_in: NDArray[np.bool_], rng: Rng) -> _Net:
-    """Train by Adam."""
+    """Train the network with Adam."""
     spread = seen.std(axis=0)
     net = _Net(
         centre=seen.mean(axis=0),
@@ -517,7 +517,7 @@ def _train(seen: NDArray[np.float32], was_in: NDArray[np.bool_], rng: Rng) -> _N
 
 
 def _describe(pool: ShadowPool, features: ArrayLike | None) -> NDArray[np.float32]:
-    """Return a column for each class, and the features."""
+    """Return the inputs: one column per class, and the features."""
     label = np.eye(pool.classes.size, dtype=np.float32)[pool.labels]
     if features is None:
         return label

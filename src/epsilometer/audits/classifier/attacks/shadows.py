@@ -1,6 +1,6 @@
 """Train one pool of shadow models for all attacks, and query each about every record.
 
-Models come in pairs. The first of a pair is trained on the records that fair coins put in (or on a
+Models come in pairs. The first of a pair is trained on records chosen by fair coin tosses (or on a
 random half), the second on all others. So every record is in exactly half of an even number of
 models, however many are added later, and attacks that need pairs find them.
 """
@@ -41,26 +41,26 @@ Fit: TypeAlias = Callable[[Any, IntArray, int], Callable[[Any], ArrayLike]]
 Keep: TypeAlias = Literal["all", "own"]
 Draw: TypeAlias = Literal["coins", "halves"]
 _EVERY = slice(None)
-FLOOR = math.log(1e-45)  # ln p below it counts as it: what is impossible stays comparable
-_SUM = 1e-2  # by which probabilities may miss 1: people round what they keep
+FLOOR = math.log(1e-45)  # smaller ln p count as this, so that −inf stays comparable
+_SUM = 1e-2  # largest error of a sum of probabilities: stored ones are often rounded
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ShadowPool:
-    """What shadow models said of n records, and which of these each was trained on.
+    """Predictions of shadow models for n records, and which of these each was trained on.
 
     Attributes:
-        log_proba: ln p, float32, shape ``(models, n, classes)``; −inf where p is 0. Where only
-            what concerns a record's own label was kept: of that label, and of all others together,
-            shape ``(models, n, 2)``.
-        member: Who was in which, shape ``(models, n)``.
-        labels: Place of each record's label among ``classes``, shape ``(n,)``.
+        log_proba: ln p, float32, shape ``(models, n, classes)``; −inf where p is 0. With
+            ``kept="own"``: of the record's label, and of all others together, shape
+            ``(models, n, 2)``.
+        member: Whether each model was trained on each record, shape ``(models, n)``.
+        labels: Position of each record's label in ``classes``, shape ``(n,)``.
         classes: The labels themselves.
         train_accuracy: Accuracy of each model on the records it was trained on, shape
             ``(models,)``.
         test_accuracy: Accuracy of each model on the other records.
-        kept: Whether all classes were kept, or the own label and the rest.
-        coins: Whether every record was put in or left out by its own fair coin, so that a model
+        kept: Whether all classes were kept, or only the record's own label and the rest.
+        coins: Whether every record was included by an independent fair coin toss, so that a model
             of the pool can be audited as one run.
     """
 
@@ -86,11 +86,11 @@ class ShadowPool:
     def from_arrays(
         cls, log_proba: ArrayLike, member: ArrayLike, labels: ArrayLike
     ) -> "ShadowPool":
-        """Make a pool of predictions that are there already.
+        """Create a pool from existing predictions.
 
         Args:
             log_proba: ln p, shape ``(models, n, classes)``; columns in the order of sorted labels.
-            member: Who was in which, shape ``(models, n)``.
+            member: Whether each model was trained on each record, shape ``(models, n)``.
             labels: Labels of the records, shape ``(n,)``.
 
         Example:
@@ -124,26 +124,26 @@ class ShadowPool:
 
     @property
     def models(self) -> int:
-        """How many models there are."""
+        """Number of models."""
         return len(self.member)
 
     @property
     def records(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.labels)
 
     @property
     def columns(self) -> IntArray:
-        """Where in ``log_proba`` a record's own label is, shape ``(n,)``."""
+        """Column of each record's own label in ``log_proba``, shape ``(n,)``."""
         return self.labels if self.kept == "all" else np.zeros_like(self.labels)
 
     @cached_property
     def own(self) -> FloatArray:
-        """ln p of each record's own label, not below ``FLOOR``, shape ``(models, n)``."""
+        """ln p of each record's own label, at least ``FLOOR``, shape ``(models, n)``."""
         return self.own_of(slice(None))
 
     def own_of(self, block: slice) -> FloatArray:
-        """Return ``own`` of a block of records."""
+        """Return ``own`` for a block of records."""
         columns = self.columns[None, block, None]
         found = np.take_along_axis(self.log_proba[:, block], columns, axis=2)[:, :, 0]
         return np.maximum(found, np.float32(FLOOR))
@@ -152,10 +152,10 @@ class ShadowPool:
         """Return ln p/(1−p) of each record's own label, ``(models, n)``; see ``margins_of``.
 
         Args:
-            block: Of which records; whoever takes some at a time needs little memory.
+            block: Records to compute; taking some at a time saves memory.
         """
         found = np.empty(self.member[:, block].shape)
-        for model, into in enumerate(found):  # each fits a cache
+        for model, into in enumerate(found):  # each fits into the cache
             into[:] = self.margins_of(self._pairs(model, block))
         return found
 
@@ -167,11 +167,11 @@ class ShadowPool:
     def margins_of(self, pairs: FloatArray) -> FloatArray:
         """Return ln p/(1−p) where p and 1−p are given as ``own_and_rest`` does, shape ``(…, 2)``.
 
-        What no tree or neighbour voted for is not impossible: 0 counts as half of the smallest
-        probability above it that the shadows gave, and as 1e-45 at least. With a fixed tiny number
-        instead, a few zeros would outweigh all that votes say.
+        A class without votes of trees or neighbours is not impossible: 0 counts as half of the
+        smallest positive probability of the shadows, and as 1e-45 at least. With a fixed tiny
+        number instead, a few zeros would outweigh all votes.
         """
-        given = np.asarray(pairs, np.float32)  # as those of shadows are
+        given = np.asarray(pairs, np.float32)  # the precision of shadows
         low, empty = np.maximum(given, np.float32(FLOOR)), np.isneginf(given)
         if empty.any():
             low[empty] = self._zero
@@ -186,8 +186,8 @@ class ShadowPool:
     def without(self, model: int) -> "ShadowPool":
         """Return the pool of an adversary who attacks one of its models.
 
-        The other model of its pair is left out too: it was trained on all others, so whoever has
-        it knows who was in the target.
+        The other model of its pair is left out too: it was trained on all other records, so it
+        reveals the target's members.
         """
         if not 0 <= model < self.models:
             raise InvalidArgument(
@@ -226,12 +226,11 @@ class ShadowPool:
 
 
 def show_logs(log_proba: ArrayLike, decimals: int | None) -> FloatArray:
-    """Return ln of probabilities as they are shown, scaled to sum to 1.
+    """Return the log of probabilities as shown, scaled to sum to 1.
 
     Args:
         log_proba: ln p, shape ``(…, classes)``.
-        decimals: Decimals to which they are rounded; None: not at all. −1: the likeliest class
-            alone.
+        decimals: Number of decimals shown; None: not rounded; −1: the likeliest class alone.
 
     Example:
         >>> np.exp(show_logs(np.log([[0.337, 0.663]]), 1)).round(2)
@@ -254,7 +253,7 @@ def show_logs(log_proba: ArrayLike, decimals: int | None) -> FloatArray:
 
 
 def hide_digits(pool: ShadowPool, decimals: int | None) -> ShadowPool:
-    """Return the pool as an adversary has it who is shown this many decimals; see ``show_logs``."""
+    """Return the pool of an adversary who sees this many decimals; see ``show_logs``."""
     if decimals is None:
         return pool
     return replace(pool, log_proba=np.stack([show_logs(p, decimals) for p in pool.log_proba]))
@@ -274,29 +273,29 @@ def shadow_pool(
     directory: Path | str | None = None,
     listen: Sequence[Listener] = (),
 ) -> ShadowPool:
-    """Train shadow models, each on about half of the records, and ask them about all.
+    """Train shadow models, each on about half of the records, and query them about all.
 
-    Guarantee: every record is in exactly half of an even number of models; the same arguments give
-        the same pool, byte for byte, on every engine, however often it was killed; with the same
-        directory, asking for more models keeps those that are there.
+    Guarantee: every record is in exactly half of an even number of models. The same arguments give
+        the same pool, byte for byte, on every engine, even after crashes. With the same directory,
+        a call for more models keeps the existing ones.
     Assumption: all randomness of training comes from its seed.
 
     Args:
         estimator: Anything with scikit-learn's interface, or a function ``fit(X, y, seed)`` that
-            trains and returns a function from features to ln p, shape ``(records, classes)``. It
-            is given labels as places among the sorted classes.
+            trains and returns a function from features to ln p, shape ``(records, classes)``. Its
+            labels are positions among the sorted classes.
         X: Features: an array, a sparse matrix, or a table with ``iloc``.
         y: Labels.
-        models: How many.
-        draw: ``"coins"`` puts each record in by its own fair coin, as bounds from one run need;
-            ``"halves"`` takes halves of equal size, as the paper does.
+        models: Number of models.
+        draw: ``"coins"`` includes each record by a fair coin toss, as bounds from one run need;
+            ``"halves"`` takes halves of equal size, as in the paper.
         keep: ``"own"`` keeps two numbers per record instead of one per class: ln p of its own label
             and of all others together, which is all that LiRA, RMIA and loss thresholds need.
-        asked: Rows of the records that models are asked about, and that the pool then has; None:
-            all. Models are trained on halves of all.
+        asked: Rows of the records that models are queried about, and that the pool holds; None:
+            all. Models are trained on halves of all records in any case.
         seed: Seed from which records and the seeds of training are drawn.
-        engine: What executes training, processes of this machine by default; a model is a unit.
-        directory: Where the pool lives, so that the same call can finish or extend it.
+        engine: Executes training, by default in processes of this machine; a model is a unit.
+        directory: Where the pool is stored, so that the same call can finish or extend it.
         listen: Callbacks that receive events.
 
     Example:
@@ -354,12 +353,12 @@ def shadow_pool(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Halves(ABC):
-    """Models of about half of the records each: a pure function of their numbers.
+    """Models trained on about half of the records each, as a pure function of their index.
 
     Attributes:
-        records: How many there are.
+        records: Number of records.
         seed: Seed of all models.
-        draw: Who is in a model.
+        draw: How the records of a model are drawn.
         first: Number of the model that is unit 0.
     """
 
@@ -369,7 +368,7 @@ class Halves(ABC):
     first: int = 0
 
     def members(self, model: int) -> BoolArray:
-        """Return who is in a model; the two of a pair share all records between them."""
+        """Return the members of a model; the two of a pair split the records between them."""
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(0, model // 2)))
         n = self.records
         coins = rng.random(n) < 0.5 if self.draw == "coins" else rng.permutation(n) < n // 2
@@ -383,11 +382,11 @@ class Halves(ABC):
 
     @abstractmethod
     def train(self, member: BoolArray, seed: int) -> Arrays:
-        """Train on members; return what the model says of all records."""
+        """Train on members; return the model's predictions for all records."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what else determines models, as a plan holds it."""
+        """Return everything else that determines models, for the plan."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -396,15 +395,15 @@ class Halves(ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Training(Halves):
-    """How any shadow model of a classifier is made.
+    """Training of shadow models of a classifier.
 
     Attributes:
-        fit: ``fit(X, y, seed)`` trains, and returns what predicts ln p.
+        fit: ``fit(X, y, seed)`` trains, and returns a function that predicts ln p.
         features: Features of all records.
-        labels: Places of their labels among the classes.
-        classes: How many.
-        keep: What is kept of predictions.
-        asked: Rows that models are asked about; None: all.
+        labels: Positions of their labels among the classes.
+        classes: Number of classes.
+        keep: Which predictions are kept.
+        asked: Rows that models are queried about; None: all.
     """
 
     fit: Fit
@@ -415,19 +414,19 @@ class Training(Halves):
     asked: IntArray | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Return how models are trained, and what is kept."""
+        """Return how models are trained, and which predictions are kept."""
         return {"fit": name_of(self.fit), "keep": self.keep}
 
     def fingerprint(self) -> str:
         """Return a hash of the records, and of how models are trained."""
         features = self.features
-        if hasattr(features, "iloc"):  # a table: by its columns, whatever it keeps beside them
+        if hasattr(features, "iloc"):  # a table: by its columns alone
             features = {str(name): np.asarray(features[name]) for name in features.columns}
         asked = () if self.asked is None else (self.asked,)
         return fingerprint([self.fit, features, self.labels, *asked])
 
     def train(self, member: BoolArray, seed: int) -> Arrays:
-        """Train one model, and ask it about the records."""
+        """Train one model, and query it about the records."""
         rows = np.flatnonzero(member)
         predict = self.fit(take_rows(self.features, rows), self.labels[rows], seed)
         features, labels = self.features, self.labels
@@ -449,7 +448,7 @@ class Training(Halves):
 def own_and_rest(log_proba: ArrayLike, columns: IntArray) -> FloatArray:
     """Return ln p of one column per row, and ln of the sum of the others, shape ``(n, 2)``.
 
-    Not ln(1 − p), which has lost its digits where p is nearly 1. Single precision stays single.
+    ln(1 − p) is not used: it loses its digits where p is near 1. Single precision stays single.
 
     Example:
         >>> np.exp(own_and_rest(np.log([[0.1, 0.85, 0.05]]), np.array([1]))).round(2)
@@ -474,9 +473,9 @@ def mean_by_side(pool: ShadowPool, values: FloatArray, *, inside: bool) -> Float
     """Return the mean of ``values`` over models with each record, or without it, in doubles.
 
     Args:
-        pool: Says who was in which.
-        values: Shape ``(models, n)``.
-        inside: Which models.
+        pool: The pool, for its members.
+        values: One number per model and record, shape ``(models, n)``.
+        inside: Whether to average models with the record, or those without it.
     """
     where = pool.member if inside else ~pool.member
     counts = count_side(pool, inside=inside)
@@ -502,7 +501,7 @@ def train_halves(
     engine: Engine | None = None,
     listen: Sequence[Listener] = (),
 ) -> list[Arrays]:
-    """Train so many models, those that a directory has already aside; return what each said."""
+    """Train this many models, except those already in the directory; return all their results."""
     home = None if directory is None else Path(directory)
     return [
         arrays
@@ -543,7 +542,7 @@ def _train_block(
 
 
 def _list_blocks(directory: Path | None, models: int) -> list[tuple[int, int]]:
-    """Return ranges of models that are there, in order, and what is missing after them."""
+    """Return ranges of existing models, in order, and of those missing after them."""
     there = []
     if directory is not None and directory.is_dir():
         found = (re.fullmatch(r"models-(\d+)-(\d+)", path.name) for path in directory.iterdir())
@@ -567,14 +566,14 @@ def _read_members(member: ArrayLike) -> BoolArray:
 
 
 def _measure_accuracy(right: BoolArray, member: BoolArray) -> tuple[float, float]:
-    """Return the accuracy inside, and outside; nan where there are no records."""
+    """Return the accuracy on members and on others; nan where there are none."""
     return tuple(  # type: ignore[return-value]
         float(right[side].mean()) if side.any() else math.nan for side in (member, ~member)
     )
 
 
 def _check_logs(found: FloatArray) -> None:
-    """Refuse what are not log-probabilities of classes that exclude each other."""
+    """Refuse values that are not log-probabilities of mutually exclusive classes."""
     if np.isnan(found).any() or (found > 1e-6).any():
         raise InvalidArgument(
             f"Expected ln p, at most 0 and never nan, got {np.isnan(found).sum()} nan and up to "

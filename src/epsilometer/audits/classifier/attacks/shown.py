@@ -1,4 +1,4 @@
-"""Measure what the models of a pool show of their records."""
+"""Measure how much the shown predictions of a pool's models reveal about their records."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from epsilometer.types import FloatArray
 
 
 def measure_held_out(pool: ShadowPool) -> float:
-    """Return the accuracy of all models on records that they were not trained on, as shown."""
+    """Return the accuracy of all models on records they were not trained on, as shown."""
     right = np.stack([predict_class(each) == pool.labels for each in pool.log_proba])
     return float(right[~pool.member].mean())
 
@@ -18,8 +18,8 @@ def measure_held_out(pool: ShadowPool) -> float:
 def measure_shown(pool: ShadowPool) -> FloatArray:
     """Return TPR − FPR of a threshold on the own class's shown probability, for ``SHOWN``.
 
-    The simplest attack, on what is left of probabilities: the best threshold over all models of
-    the pool, so that these numbers are to be compared with each other, not with a limit.
+    This is the simplest attack, with the best threshold over all models of the pool. So these
+    numbers may be compared with each other, not with a limit.
     """
     advantages = []
     for decimals in SHOWN:

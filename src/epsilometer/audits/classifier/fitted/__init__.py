@@ -1,1 +1,1 @@
-"""Audit classifiers that were fitted elsewhere, of which no recipe is known."""
+"""Audit classifiers that were fitted elsewhere and whose training recipe is unknown."""

@@ -78,15 +78,15 @@ class FittedJob:
         return ways[self.task.parts[index]]()
 
     def missing(self, index: int) -> Arrays:
-        """Return nothing. It is never asked: what a part raises reaches the caller."""
+        """Return nothing. It is never called: errors of a part reach the caller."""
         return {}
 
     def watch(self) -> Watch:
-        """Return a watch that says nothing before the parts are there."""
+        """Return a watch that never reports: rules need all parts."""
         return Unwatched()
 
     def result(self, units: Iterable[Arrays], done: Done) -> Audit:
-        """Return all parts together, with the rules applied to them."""
+        """Return the audit of all parts, with the rules applied."""
         task, found = self.task, dict(zip(self.task.parts, units, strict=True))
         measured = self._measure(found)
         rules, attacks = apply_rules(
@@ -120,7 +120,7 @@ class FittedJob:
     def _attack(self) -> Arrays:
         task, subject = self.task, self.task.subject
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of names of features
+            warnings.simplefilter("ignore")  # about feature names
             logs = predict_shown(subject.model, subject.X, task.classes, labels=subject.shown == -1)
         right = predict_class(logs) == task.codes
         shown = show_logs(logs, subject.shown)
@@ -191,6 +191,6 @@ def _advise(audit: Audit) -> Iterator[str]:
         )
     else:
         yield (
-            "To be able to tell, give the recipe: --recipe own trains reference models with the "
+            "To decide, give the recipe: --recipe own trains reference models with the "
             "settings of the fitted one, --recipe module:factory by a function of yours."
         )

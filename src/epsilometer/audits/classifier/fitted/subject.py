@@ -1,4 +1,4 @@
-"""Describe the audit of a classifier that was fitted elsewhere, and cannot be trained again."""
+"""Describe the audit of a classifier that was fitted elsewhere and cannot be trained again."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -36,29 +36,30 @@ _JUDGED = (NoRecordInFile, NoRecordInAnswers, PdtpAtMost, AdvantageAtMost, Caugh
 
 @dataclass(frozen=True, eq=False)
 class FittedClassifier:
-    """A classifier that is fitted already, of which no one can train another like it.
+    """A fitted classifier whose training recipe is unknown: may it be published?
 
-    Its file is searched for records, and its losses on people inside are compared with those on
-    people outside. Without a recipe no reference model can be trained, so that stronger attacks and
-    leave-one-out risk are not measured: the usual rules never all pass. ``Classifier(fitted=…)``
-    audits a model whose recipe is known.
+    Its file is searched for records, and its losses on members are compared with those on
+    non-members. Without a recipe no reference models can be trained. So stronger attacks and
+    leave-one-out risk are not measured, and the default rules never all pass.
+    ``Classifier(fitted=…)`` audits a model whose recipe is known.
 
     Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
         attacks, and certain where records are in the file.
-    Assumption: one record per row; people outside are drawn from the same population as those
-        inside, and no one chose them by the model's answers.
+    Assumption: one record per row; non-members are drawn from the same population as members, and
+        were not selected by the model's answers.
 
     Attributes:
-        model: Fitted, with ``predict_proba`` and ``classes_`` as of scikit-learn.
+        model: The fitted model, with ``predict_proba`` or ``decision_function``, and ``classes_``,
+            as in scikit-learn.
         X: Features as the model takes them: an array, a sparse matrix or a data frame.
         y: Labels.
-        member: Which of the records it was trained on; None: all, so that no attack can be tried.
+        member: Which of the records it was trained on; None: all, and no attack can be run.
         published_as: What others are given: ``"file"``, ``"api"`` or ``"labels"``.
-        model_file: The file that is to be published; its bytes are searched beside the model.
+        model_file: The file to publish; its bytes are searched in addition to the model.
         decimals: Number of decimals of the probabilities that an API returns; None: all.
-        rules: Rules that judge it; by default those of ``Classifier``.
+        rules: Rules that decide; by default those of ``Classifier``.
         title: What is audited, in words; the model's class by default.
-        caveats: What a reader must know first.
+        caveats: Caveats to show first.
         source: Where the records came from, if from a file.
 
     Example:
@@ -98,7 +99,7 @@ class FittedClassifier:
         if self.decimals is not None and self.published_as != "api":
             raise InvalidArgument(
                 f"Expected decimals with published_as='api', got published_as="
-                f"{self.published_as!r}: whoever has the file has all digits, and a label has none."
+                f"{self.published_as!r}: the file gives all digits, and a label has none."
             )
         if isinstance(self.rules, ReleaseRule):
             object.__setattr__(self, "rules", (self.rules,))
@@ -111,14 +112,14 @@ class FittedClassifier:
 
     @property
     def deciding_rules(self) -> tuple[ReleaseRule, ...]:
-        """The rules that decide: those given, or the usual ones."""
+        """The rules that decide: those given, or the default ones."""
         if isinstance(self.rules, Sequence):
             return tuple(self.rules)
         return list_usual_rules(self.published_as, ("loss",), ())
 
     @property
     def shown(self) -> int | None:
-        """Decimals of probabilities that others see; None: all of them; −1: the class alone."""
+        """Number of decimals of probabilities that others see; None: all; −1: the class alone."""
         return -1 if self.published_as == "labels" else self.decimals
 
 
@@ -129,7 +130,7 @@ class FittedTask:
         subject: The settings.
         classes: The labels, in order.
         codes: Positions of the records' labels among them.
-        member: Who the model was trained on.
+        member: Which records the model was trained on.
         content: Bytes of the model's file, if there is one.
         confidence: Confidence of the verdict.
         seed: Seed of all randomness.
@@ -191,7 +192,7 @@ def predict_shown(
     *,
     labels: bool,
 ) -> FloatArray:
-    """Return ln p of a fitted model for every record; of its labels alone, 0 and −inf.
+    """Return ln p of a fitted model for every record; for labels alone, 0 and −inf.
 
     Raises:
         InvalidArgument: The model does not take these records.
@@ -205,7 +206,7 @@ def predict_shown(
         raise
     except Exception as error:  # of any library
         raise InvalidArgument(
-            f"Expected records as the model was fitted to them, {type(model).__name__} refuses "
+            f"Expected records like those the model was fitted to, {type(model).__name__} refuses "
             "these: other columns, other words, or gaps.",
             withheld=str(error)[:300],
         ) from error

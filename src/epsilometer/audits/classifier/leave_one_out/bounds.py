@@ -1,15 +1,15 @@
-r"""Bound DTP from above: what a record can change at most, at any query, where that is proven.
+r"""Bound DTP from above: the most a record can change any answer, where a proof exists.
 
-Naive Bayes. Without record t only the likelihood of its own class changes, and the prior's weight:
-the odds of that class against any other by :math:`e^{r(x)}`, with
+Naive Bayes. Without record t only the likelihood of its own class and the prior change. The odds
+of that class against any other change by a factor :math:`e^{r(x)}`, with
 
 .. math:: r(x) = \ln\frac{n_y}{n_y - 1} + \sum_j \ln\frac{\theta_j(x_j)}{\theta'_j(x_j)}.
 
-Odds that change by a factor change no probability by more than that factor, so
-:math:`DTP(t) \le \max_x |r(x)|`; r is a sum over features, and so are its largest and least value.
+If odds change by a factor, no probability changes by more than that factor, so
+:math:`DTP(t) \le \max_x |r(x)|`; r is a sum over features, and so are its extreme values.
 
-The paper's Propositions 6.4 and 6.5 bound the product before it is normalised, and are exceeded
-by what classifiers give out; Proposition 6.3 has 4/3 in the place of 3/2. They are not used.
+The paper's Propositions 6.4 and 6.5 bound the product before it is normalised; normalised
+probabilities exceed them. Proposition 6.3 has 4/3 instead of 3/2. They are not used.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
 COUNTED = 1.5  # training stability of a conditional frequency; the paper's Proposition 6.3 has 4/3
-_SHARED = ("alpha", "force_alpha", "fit_prior", "class_prior")  # settings of both models
+_SHARED = ("alpha", "force_alpha", "fit_prior", "class_prior")  # settings both models have
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,10 +36,10 @@ class DtpBound:
     """Upper bounds of DTP, one per record.
 
     Attributes:
-        records: Which records, as row numbers.
+        records: Row numbers of the records.
         values: The bounds; infinite where a class vanishes with the record.
-        of: How many records there are in all.
-        proof: Why it holds.
+        of: Total number of records.
+        proof: Why the bounds hold.
     """
 
     records: IntArray
@@ -79,11 +79,11 @@ def dtp_upper_bound(
 
 
 def stable_upper_bound(found: Pdtp, *, stability: float) -> DtpBound:
-    """Bound DTP by max(PDTP, ln δ) of a δ-training stable algorithm (Theorem 6.2).
+    """Bound DTP of a δ-training stable algorithm by max(PDTP, ln δ) (Theorem 6.2).
 
-    Guarantee: what the theorem does, for PDTP over all classes.
-    Assumption: the algorithm is δ-training stable: the caller has a proof. A conditional
-        frequency (a leaf of a tree whose structure does not depend on the data) is, with 3/2.
+    Guarantee: that of the theorem, for PDTP over all classes.
+    Assumption: the algorithm is δ-training stable, which the caller has proved. A conditional
+        frequency (a leaf of a tree whose structure does not depend on the data) is, with δ = 3/2.
     """
     if not 1 <= stability < np.inf:
         raise InvalidArgument(f"Expected stability δ ≥ 1 and finite, got {stability!r}.")
@@ -98,7 +98,7 @@ def stable_upper_bound(found: Pdtp, *, stability: float) -> DtpBound:
 def lipschitz_bound(parameters: Any, without: Any, *, lipschitz: float) -> FloatArray:
     """Bound DTP of models whose ln p is Lipschitz in their parameters (Theorem 6.9).
 
-    Distances are in the largest norm.
+    Distances are in the maximum norm.
 
     Guarantee: no ln p of any class changes by more, at any query.
     Assumption: |ln p_u(y | x) − ln p_v(y | x)| ≤ lipschitz · max|u − v| for all x and y that count.
@@ -124,7 +124,7 @@ def lipschitz_bound(parameters: Any, without: Any, *, lipschitz: float) -> Float
 
 
 def _fit_counts(estimator: Any, X: Any, y: Any) -> CategoricalModel:  # noqa: N803
-    """Return counts of values; Bernoulli naive Bayes is a model of the categories 0 and 1."""
+    """Return a model of counts; Bernoulli naive Bayes has the categories 0 and 1."""
     kind = identify(estimator)
     family = family_of(estimator)
     if family is not None and kind in {"sklearn.CategoricalNB", "sklearn.BernoulliNB"}:

@@ -14,12 +14,11 @@ _EXPECTED = "Expected row numbers, None, 'sample:500' or 'screen:500' for record
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Chosen:
-    """Records that are left out.
+    """The records to leave out.
 
     Attributes:
         records: Row numbers.
-        screened: Which of them a screen chose; the others were then drawn at random from those it
-            did not choose.
+        screened: Which of them a screen chose; the others were drawn at random from the rest.
         unseen: With 95 % confidence at most this many records have a larger value than the largest
             here; 0 where all were measured, None where the caller chose them.
     """
@@ -36,16 +35,16 @@ def choose_records(
     seed: int,
     screen: Callable[[], FloatArray] | None = None,
 ) -> Chosen:
-    """Return which records are left out.
+    """Return the records to leave out.
 
-    ``"screen:500"`` takes the 250 that a screen ranks highest, and draws 250 from the others: a
-    screen finds the riskiest more often than chance, and cannot vouch for those it passes over.
+    ``"screen:500"`` takes the 250 that a screen ranks highest, and draws 250 from the others. A
+    screen finds the riskiest more often than chance, but does not clear those it passes over.
 
     Args:
-        records: What was asked for.
-        of: Records in all.
-        seed: Of what is drawn.
-        screen: Ranks all records; None where there is none.
+        records: The requested records.
+        of: Total number of records.
+        seed: Seed of the random draw.
+        screen: Ranks all records; None if there is no screen.
 
     Example:
         >>> chosen = choose_records("screen:4", 100, seed=0, screen=lambda: np.arange(100.0))

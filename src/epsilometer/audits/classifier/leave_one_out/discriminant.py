@@ -1,9 +1,9 @@
-"""Remove one record from linear and quadratic discriminant analysis: means and covariances move.
+"""Remove one record from linear and quadratic discriminant analysis by rank-one updates.
 
 Removing x from a class of n records with mean m moves its mean by −(x − m)/(n − 1) and subtracts
 n/(n − 1) (x − m)(x − m)ᵀ from its scatter: a change of rank one, whose inverse and determinant are
-known (Sherman and Morrison). Where so little of the covariance is left in some direction that
-scikit-learn might drop that direction, or rounding would show, the record is refitted instead.
+known (Sherman and Morrison). If so little of the covariance is left in some direction that
+scikit-learn might drop it, or that rounding matters, the model is refitted without the record.
 """
 
 from abc import abstractmethod
@@ -24,17 +24,17 @@ from epsilometer.audits.classifier.sklearn_models import (
 )
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-_MOST = 10**8  # numbers in all covariances
-_LEAST = 1e-9  # of an eigenvalue of a correlation matrix: below it rounding shows
+_MOST = 10**8  # largest number of entries in all covariances
+_LEAST = 1e-9  # eigenvalue of a correlation matrix below which rounding matters
 
 
 class _Discriminant(Removable):
-    """Scores of classes by distances from their means, and records that have to be refitted."""
+    """Score classes by distances from their means, and refit where rounding matters."""
 
     def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
         super().__init__(read_matrix(X), y, priors=estimator.priors)
         self._estimator = estimator
-        # About the mean of all records, so that no digits are lost where features are far from 0
+        # Centred at the mean of all records, so that features far from 0 lose no digits
         self._centre = self.features.mean(axis=0)
         centred = self.features - self._centre
         members = [self.codes == c for c in range(self.classes.size)]
@@ -44,17 +44,17 @@ class _Discriminant(Removable):
 
     @abstractmethod
     def unsafe(self) -> str | None:
-        """Say why scikit-learn might not fit what is fitted here."""
+        """Return why scikit-learn might fit another model than this one; else None."""
 
     @abstractmethod
     def _score(
         self, label: int, records: IntArray, at: FloatArray | None
     ) -> tuple[FloatArray, BoolArray]:
-        """Return scores without records of a class, and which of them rounding does not spoil."""
+        """Return scores without records of a class, and where they are free of rounding errors."""
 
     def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
         """Return ln p without records of one class."""
-        with np.errstate(divide="ignore", invalid="ignore"):  # those that are refitted
+        with np.errstate(divide="ignore", invalid="ignore"):  # at records that are refitted
             scores, safe = self._score(label, records, at)
             result = _log_softmax(scores + self.log_priors(self.count_without(label)))
         for place in np.flatnonzero(~safe):
@@ -74,9 +74,9 @@ class _Discriminant(Removable):
 class LinearModel(_Discriminant):
     """Means and the pooled covariance, and those without one record.
 
-    With priors that are given, the solvers "lsqr" and "eigen" weigh the classes' covariances by
-    them; a record then also changes the weight of all others of its class. That is the same for
-    every record of a class, so each class has its own covariance to start from.
+    With given priors, the solvers "lsqr" and "eigen" weight the classes' covariances by them. A
+    record then also changes the weight of all others of its class. That change is the same for
+    every record of a class, so each class has its own initial covariance.
     """
 
     def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
@@ -87,7 +87,7 @@ class LinearModel(_Discriminant):
         self._shares = None
         if self.priors is not None and not svd:
             self._shares = self.priors / self.priors.sum()
-        # Eigenvalues of the correlations within classes that are safely kept by scikit-learn
+        # Eigenvalues of the correlations within classes that scikit-learn is certain to keep
         self._threshold = max(2.0 * float(estimator.tol) ** 2 if svd else 0.0, _LEAST)
         self._all = self._pool(self.counts)
         self._start = cache(self._prepare)
@@ -100,7 +100,7 @@ class LinearModel(_Discriminant):
         return _log_softmax(self.log_priors(self.counts) - 0.5 * squares)
 
     def unsafe(self) -> str | None:
-        """Say why scikit-learn might drop directions that are kept here."""
+        """Return why scikit-learn might drop directions that are kept here."""
         if self._all.smallest <= self._threshold:
             return "collinear features"
         priors = self.counts if self.priors is None else self.priors
@@ -138,7 +138,7 @@ class LinearModel(_Discriminant):
     def _prepare(self, label: int) -> tuple["_Ellipsoid", FloatArray, float]:
         """Return covariance and means from which a record of a class is removed.
 
-        With them comes the share of (x − m)(x − m)ᵀ that is subtracted from the covariance.
+        The third value is the share of (x − m)(x − m)ᵀ that is subtracted from the covariance.
         """
         start, count = self._pool(self.count_without(label)), self.counts[label]
         weight = float(self._weights(self.count_without(label))[label])
@@ -168,7 +168,7 @@ class QuadraticModel(_Discriminant):
         eigen = getattr(estimator, "solver", "svd") == "eigen"
         self._ridge = 0.0 if eigen else float(estimator.reg_param)
         self._unbiased = not eigen and not _divides_by_all("Quadratic")
-        self._least = 2.0 * float(estimator.tol)  # eigenvalues safely above what it gives up at
+        self._least = 2.0 * float(estimator.tol)  # eigenvalues safely above its tolerance
         self._ellipsoids = [self._ellipsoid(c, self.counts) for c in range(self.classes.size)]
         self._start = cache(lambda label: self._ellipsoid(label, self.count_without(label)))
 
@@ -179,7 +179,7 @@ class QuadraticModel(_Discriminant):
         )
 
     def unsafe(self) -> str | None:
-        """Say why scikit-learn might not fit what is fitted here."""
+        """Return why scikit-learn might fit another model than this one; else None."""
         if min(one.least for one in self._ellipsoids) <= self._least:
             return "collinear features within a class"
         if min(one.smallest for one in self._ellipsoids) <= _LEAST:
@@ -201,7 +201,7 @@ class QuadraticModel(_Discriminant):
         squares = (from_mean**2).sum(axis=1) + share / left * along**2
         scores = self._measure(self.features[records] if at is None else at)
         scores[:, label] = -0.5 * (squares + start.log_det + np.log(left))
-        # An eigenvalue of what is left is at least ``left`` times the smallest there was
+        # Each remaining eigenvalue is at least ``left`` times the smallest before
         return scores, (start.least * left > self._least) & (start.smallest * left > _LEAST)
 
     def _measure(self, at: FloatArray) -> FloatArray:
@@ -224,7 +224,7 @@ class _Ellipsoid:
         scales = np.sqrt(np.diag(covariance))
         if not scales.all():
             raise scipy.linalg.LinAlgError("a feature without variance")
-        # Of correlations, so that features in small units do not look collinear
+        # Correlations, so that features in small units do not look collinear
         correlation = covariance / np.outer(scales, scales)
         self.smallest = float(np.linalg.eigvalsh(correlation)[0])  # of the correlations
         self.least = float(np.linalg.eigvalsh(covariance)[0])  # of the covariances
@@ -242,7 +242,7 @@ class _Ellipsoid:
 
 @cache
 def _divides_by_all(kind: str) -> bool:
-    """Tell whether this scikit-learn divides scatter by n; it was n − classes (or n − 1) before."""
+    """Tell whether this scikit-learn divides scatter by n; older ones use n − classes or n − 1."""
     with needs("sklearn", extra="sklearn"):
         import sklearn.discriminant_analysis
     estimator = getattr(sklearn.discriminant_analysis, f"{kind}DiscriminantAnalysis")()
@@ -253,7 +253,7 @@ def _divides_by_all(kind: str) -> bool:
 def _spread_within(X: FloatArray, codes: IntArray) -> FloatArray:  # noqa: N803
     """Return the spread of features about the means of classes.
 
-    Summed as scikit-learn does, which then asks whether a feature's spread is exactly 0.
+    It is summed as in scikit-learn, which then tests whether a feature's spread is exactly 0.
     """
     counts = np.bincount(codes).astype(np.float64)
     sums = np.zeros((counts.size, X.shape[1]))
@@ -262,8 +262,8 @@ def _spread_within(X: FloatArray, codes: IntArray) -> FloatArray:  # noqa: N803
 
 
 def _refuse_covariances(estimator: Any, X: Any, codes: IntArray) -> str | None:  # noqa: N803
-    """Say why covariances of classes are not what is to be kept, or cannot be."""
-    other = ("shrinkage", "covariance_estimator")  # which old versions do not have
+    """Return why covariances of classes are not the empirical ones, or cannot be kept."""
+    other = ("shrinkage", "covariance_estimator")  # missing in old versions
     if any(getattr(estimator, name, None) is not None for name in other):
         return "another covariance than the empirical one"
     if np.bincount(codes).size * np.shape(X)[1] ** 2 > _MOST:
@@ -306,7 +306,7 @@ def _log_softmax(scores: FloatArray) -> FloatArray:
 
 
 def _fit_scaled(model: Any) -> Any:
-    """Return how to fit behind scaling, which changes no probability: the metric undoes it."""
+    """Return a function that fits behind scaling, which the metric undoes."""
     return lambda estimator, peeled, y: model(estimator, peeled.features, y)
 
 

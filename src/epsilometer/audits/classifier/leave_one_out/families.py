@@ -18,20 +18,20 @@ from epsilometer.types import FloatArray, IntArray
 class Removable(ABC):
     """A model fitted to n records, from which any one record can be removed.
 
-    Where the last record of a class is removed the class is gone: its column is −inf, and the
-    others share its probability. A row of nan says that the model has no prediction there (0/0).
+    Removing the last record of a class removes the class: its column is −inf, and the others
+    share its probability. A row of nan means that the model has no prediction there (0/0).
 
     Args:
         features: Features of the records it was fitted to.
         y: Their labels.
         priors: Priors of the classes that the estimator was given, or None.
-        counted: Whether priors that were not given are the shares of the classes, or all equal.
+        counted: Whether default priors are the shares of the classes; if not, they are equal.
 
     Attributes:
         classes: The labels, in the order of columns.
         codes: Position of each record's label among them.
-        counts: Records of each class.
-        caveats: Sentences that a reader of its numbers must know.
+        counts: Number of records per class.
+        caveats: Caveats for readers of its results.
         block: Records that ``own`` removes at a time, so that working arrays stay small.
     """
 
@@ -59,7 +59,7 @@ class Removable(ABC):
 
         Args:
             label: Position of their class.
-            records: Which; one where ``at`` is given.
+            records: Which records; only one if ``at`` is given.
             at: Queries, as ``read_queries`` returns them; None: each record's own features.
         """
 
@@ -81,11 +81,11 @@ class Removable(ABC):
         return self.remove(int(self.codes[record]), np.array([record]), at)
 
     def count_compared(self) -> int:
-        """Return about how many records ``own`` compares with all others to leave them out."""
+        """Return about how many records ``own`` has to compare with all others."""
         return self.codes.size
 
     def count_without(self, label: int) -> FloatArray:
-        """Return how many records each class has when one of class ``label`` is removed."""
+        """Return the number of records per class when one of class ``label`` is removed."""
         counts = self.counts.copy()
         counts[label] -= 1
         return counts
@@ -106,7 +106,7 @@ class Removable(ABC):
 
 
 def check_width(queries: Any, width: int) -> None:
-    """Refuse queries with another number of columns."""
+    """Refuse queries with a different number of columns."""
     if queries.shape[1] != width:
         raise InvalidArgument(f"Expected queries of {width} features, got {queries.shape[1]}.")
 
@@ -120,20 +120,19 @@ class Family:
     """Estimators of one exact class, and their model without a record.
 
     Attributes:
-        name: What people call it, as in "Gaussian naive Bayes".
-        fit: ``fit(estimator, X, y)`` fits what the estimator would fit; the estimator itself is
-            not changed.
-        refuses: ``refuses(estimator, X, y)`` says why these parameters or data have to be
-            refitted; None where they need not.
-        compares_all: Whether leaving one record out may take a look at all others
+        name: Usual name, such as "Gaussian naive Bayes".
+        fit: ``fit(estimator, X, y)`` fits what the estimator would fit, without changing the
+            estimator itself.
+        refuses: ``refuses(estimator, X, y)`` returns why these parameters or data need refits, or
+            None if they do not.
+        compares_all: Whether leaving one record out may need all others
             (``Removable.count_compared``).
-        searches: Whether every answer looks at all records, so that asking about all of them takes
-            time as the square of their number.
-        fit_scaled: ``fit_scaled(estimator, peeled, y)`` fits it behind preprocessing, which changes
-            with each record (``scaling.peel_scaling``); None: only behind what does not, such as
-            encoders.
-        refuses_scaled: ``refuses_scaled(estimator, peeled)`` tells whether it has to be refitted
-            there.
+        searches: Whether every answer searches all records, so that querying all of them takes
+            quadratic time.
+        fit_scaled: ``fit_scaled(estimator, peeled, y)`` fits it behind preprocessing that changes
+            with each record (``scaling.peel_scaling``); None: only preprocessing that does not
+            change, such as encoders, is supported.
+        refuses_scaled: ``refuses_scaled(estimator, peeled)`` tells whether it needs refits there.
     """
 
     name: str
@@ -190,9 +189,9 @@ def find_scaled(
     *,
     without: int | None = None,
 ) -> tuple[Family, Peeled] | None:
-    """Return the family at the end of a pipeline, where records leave its preprocessing exactly.
+    """Return the family at a pipeline's end, if its preprocessing can leave records out exactly.
 
-    Gaps are filled as they are without a record, if one is named.
+    If a record is named, missing values are imputed as they are without it.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -237,7 +236,7 @@ def class_weights(setting: Any, classes: NDArray[Any], counts: FloatArray) -> Fl
 
 
 def refuse_weights(estimator: Any) -> str | None:
-    """Say that ``class_weight`` is none that ``class_weights`` computes."""
+    """Return a reason if ``class_weight`` is not supported by ``class_weights``; else None."""
     setting = getattr(estimator, "class_weight", None)
     known = setting is None or isinstance(setting, dict) or setting == "balanced"
     return None if known else "a class_weight that is not known here"

@@ -16,25 +16,25 @@ from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
 from epsilometer.audits.classifier.sklearn_models import decision_logs, read_matrix
 from epsilometer.types import FloatArray, IntArray
 
-_MOST_FEATURES = 4000  # the square of it is factored
-_BLOCK = 1 << 22  # numbers of a working array
-_LEAST = 1e-8  # of 1 − leverage; below it the other records are fitted instead
+_MOST_FEATURES = 4000  # a matrix of this order is factored
+_BLOCK = 1 << 22  # entries of a working array
+_LEAST = 1e-8  # 1 − leverage, below which the other records are fitted instead
 
 
 class LeastSquares(Removable):
     r"""Regression on ±1 for each class, and its prediction without one record.
 
-    With leverage :math:`h = s_t x_t^\top A^{-1} x_t` and residual e, all of the model with every
-    record, the prediction at x without record t is lower by
+    Let :math:`h = s_t x_t^\top A^{-1} x_t` be the leverage and e the residual of record t in the
+    model with all records. Without record t the prediction at x is lower by
     :math:`s_t\, x^\top A^{-1} x_t\, e / (1 - h)` (Sherman and Morrison). An intercept is a column
-    without a penalty, so that centring is part of it.
+    without a penalty, which includes centring.
 
-    "balanced" weights of everyone change with a record, in the same way for all records of a
-    class: each class has its own fit, with all records and the weights without one.
+    Removing a record changes all "balanced" weights, in the same way for all records of a class.
+    So each class has its own fit, with all records and the weights without one.
 
     Neither ``RidgeClassifier`` nor ``LinearRegression`` gives probabilities: ``decision_logs``
-    reads them off the decision function. A ``LinearRegression`` is taken as what
-    ``RidgeClassifier(alpha=0)`` fits.
+    derives them from the decision function. A ``LinearRegression`` is treated as
+    ``RidgeClassifier(alpha=0)``.
     """
 
     caveats = (
@@ -47,7 +47,7 @@ class LeastSquares(Removable):
         self._penalty = float(getattr(estimator, "alpha", 0.0))
         self._intercept = bool(estimator.fit_intercept)
         self._class_weight = getattr(estimator, "class_weight", None)
-        # Centred, since columns far from 0 are nearly parallel to the intercept's
+        # Centred, since columns far from 0 are nearly collinear with the intercept
         self._centre = self.features.mean(axis=0) if self._intercept else 0.0
         self._design = self._add_intercept(self.features)
         self._targets = np.where(self.codes[:, None] == np.arange(self.classes.size), 1.0, -1.0)
@@ -67,7 +67,7 @@ class LeastSquares(Removable):
         return self._to_logs(predicted, self.count_without(label))
 
     def read_queries(self, queries: Any) -> FloatArray:
-        """Return the queries with their intercept."""
+        """Return the queries with a column for the intercept."""
         return self._add_intercept(super().read_queries(queries))
 
     def _fit(self, counts: FloatArray) -> "RidgeFit":
@@ -80,7 +80,7 @@ class LeastSquares(Removable):
         result = np.full(predicted.shape, -np.inf)
         if present.size == 1:
             result[:, present] = 0.0
-        else:  # of two classes scikit-learn has one column, the second class's
+        else:  # with two classes, scikit-learn has one column, the second class's
             columns = present[1] if present.size == 2 else present
             result[:, present] = decision_logs(predicted[:, columns])
         return result
@@ -90,9 +90,9 @@ class LeastSquares(Removable):
 
 
 class ScaledLeastSquares(LeastSquares):
-    """The same behind scaling: without a record each column has another penalty.
+    """Least squares behind scaling: without a record each column has another penalty.
 
-    The leverage no longer gives the answer: of each record the normal equations are solved.
+    Leverages are not enough here, so the normal equations are solved for each record.
     """
 
     def __init__(self, estimator: Any, peeled: Peeled, y: Any) -> None:
@@ -101,7 +101,7 @@ class ScaledLeastSquares(LeastSquares):
         self.block = max(1, _BLOCK // self._design.shape[1] ** 2)
 
     def read_queries(self, queries: Any) -> FloatArray:
-        """Return the queries, scaled, with their intercept."""
+        """Return the scaled queries with a column for the intercept."""
         return super().read_queries(self._peeled.scale(read_matrix(queries, name="queries")))
 
     def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
@@ -127,7 +127,7 @@ class ScaledLeastSquares(LeastSquares):
 
 
 class RidgeFit:
-    """Weighted ridge of several targets, in coordinates in which its normal matrix is 1."""
+    """Weighted ridge regression with several targets, in coordinates that whiten its matrix."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class RidgeFit:
         penalised: int,
     ) -> None:
         self._design, self._targets, self._weights = design, targets, weights
-        self._penalty, self._penalised = penalty, penalised  # columns after those have no penalty
+        self._penalty, self._penalised = penalty, penalised  # later columns have no penalty
         rows, values = self._augment(design, targets, weights)
         orthonormal, self._triangle = np.linalg.qr(rows)
         self._coefficients = orthonormal.T @ values
@@ -154,7 +154,7 @@ class RidgeFit:
         turned = gone if at is None else self._rotate(at)
         errors = self._targets[records] - gone @ self._coefficients
         left = 1.0 - self._weights[records] * np.einsum("bd,bd->b", gone, gone)
-        with np.errstate(divide="ignore", invalid="ignore"):  # those that are refitted
+        with np.errstate(divide="ignore", invalid="ignore"):  # at records that are refitted
             share = np.einsum("bd,bd->b", turned, np.broadcast_to(gone, turned.shape))
             share *= self._weights[records] / left
             predicted = turned @ self._coefficients - share[:, None] * errors
@@ -169,7 +169,7 @@ class RidgeFit:
         return turned
 
     def _refit(self, record: int) -> FloatArray:
-        """Return coefficients of the other records: the shortest, where a column needs this one."""
+        """Return coefficients fitted to the other records: those of minimum norm if not unique."""
         others = np.arange(len(self._design)) != record
         features = self._design[others, : self._penalised]
         targets, weights = self._targets[others], self._weights[others]
@@ -186,7 +186,7 @@ class RidgeFit:
     def _augment(
         self, design: FloatArray, targets: FloatArray, weights: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Write ridge as plain least squares: the penalty is one additional record per column."""
+        """Return ridge as ordinary least squares: the penalty is an extra record per column."""
         roots = np.sqrt(weights)[:, None]
         if not self._penalty:
             return roots * design, roots * targets

@@ -20,32 +20,32 @@ from epsilometer.audits.classifier.sklearn_models import read_matrix
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
-_MOST_COEFFICIENTS = 8000  # the factor of the Hessian has the square of it: half a gigabyte
-_TOLERANCE = 1e-12  # of the square root of the objective; rounding is four digits below
-_SHARED_STEPS = 40  # with one Hessian for all; who is not there by then has its own
-_PAIRS = 10  # steps that are remembered
-_ROUNDING = 1e-8  # below it a decrement that no longer falls is rounding
+_MOST_COEFFICIENTS = 8000  # the factor of the Hessian then takes half a gigabyte
+_TOLERANCE = 1e-12  # relative to the root of the objective; rounding is four digits below
+_SHARED_STEPS = 40  # with one Hessian for all; records that need more get their own
+_PAIRS = 10  # steps that L-BFGS stores
+_ROUNDING = 1e-8  # decrements below this that no longer fall are rounding
 _NEWTON_STEPS = 200
-_BLOCK = 1 << 20  # numbers of a working array
-_PROVEN = 1e-6  # of ln p: what a series may leave out
-_SERIES_RECORDS = 1000  # from which on a series is worth its tensor
+_BLOCK = 1 << 20  # entries of a working array
+_PROVEN = 1e-6  # largest proven error of ln p from a series
+_SERIES_RECORDS = 1000  # records from which a series is worth computing its tensor
 
 
 class LogisticMinimiser(Removable):
     r"""The minimiser of :math:`C \sum_i s_i \ell_i(W) + \frac12 \|W\|^2`, and without one record.
 
     Without record t the Hessian changes by its own term, of rank classes − 1. One factor of the
-    Hessian with all records and Woodbury's formula give each record's first step. Next ones are
-    by gradients computed afresh and what earlier steps did to them (L-BFGS); a record for which
-    that diverges gets damped Newton steps with its own Hessian. Either way the gradient
-    vanishes to rounding: this is the minimiser, and no approximation.
+    Hessian with all records and Woodbury's formula give each record's first step. Further steps
+    use exact gradients and their past changes (L-BFGS). A record for which that diverges gets
+    damped Newton steps with its own Hessian. Either way the gradient vanishes to rounding: this is
+    the minimiser, not an approximation.
 
-    All that costs a look at every record. Where records are many and classes two, a record's own
-    prediction without it is taken from a series, if its error is proven to be below 10⁻⁶.
+    All that needs a pass over the data per record. With many records and two classes, a record's
+    own prediction without it comes from a series, if its error is proven to be below 10⁻⁶.
 
-    "balanced" weights of everyone change with a record, in the same way for all records of a
-    class; there each class has its own start, with all records and the weights without one.
-    The solver and its tolerance do not matter.
+    Removing a record changes all "balanced" weights, in the same way for all records of a class.
+    So each class has its own start, with all records and the weights without one. The solver and
+    its tolerance do not matter.
     """
 
     caveats = (
@@ -88,7 +88,7 @@ class LogisticMinimiser(Removable):
         return _log_softmax(logits @ start.problem.code.T)
 
     def count_compared(self) -> int:
-        """Return about how many records are compared with all others, where series end."""
+        """Return about how many records need all others, because their series is not proven."""
         return sum(
             self._start(label).count_far(records, self.penalties_without(records))
             for label in range(self.classes.size)
@@ -99,7 +99,7 @@ class LogisticMinimiser(Removable):
         return self._start_class(label) if self._class_weight == "balanced" else self._all
 
     def read_queries(self, queries: Any) -> FloatArray:
-        """Return the queries with their intercept."""
+        """Return the queries with a column for the intercept."""
         return self._add_intercept(super().read_queries(queries))
 
     def penalties_without(self, records: IntArray) -> FloatArray:
@@ -113,7 +113,7 @@ class LogisticMinimiser(Removable):
         )
 
     def _remove_class(self, record: int, at: FloatArray) -> FloatArray:
-        """Remove the only record of a class: what is left is a problem of fewer classes."""
+        """Remove the only record of a class, which leaves a problem with fewer classes."""
         gone = int(self.codes[record])
         others = np.delete(np.arange(self.classes.size), gone)
         result = np.full((len(at), self.classes.size), -np.inf)
@@ -135,10 +135,10 @@ class LogisticMinimiser(Removable):
 
 
 class ScaledLogistic(LogisticMinimiser):
-    """The same behind scaling, which changes with each record.
+    """Logistic regression behind scaling, which changes with each record.
 
-    In columns as they are scaled with all records, dividing one by another number is a change of
-    its coefficient's penalty; what is subtracted goes into the intercept.
+    In columns scaled with all records, dividing by another number changes only the coefficient's
+    penalty; subtracting another number changes only the intercept.
     """
 
     def __init__(self, estimator: Any, peeled: Peeled, y: Any) -> None:
@@ -146,11 +146,11 @@ class ScaledLogistic(LogisticMinimiser):
         super().__init__(estimator, peeled.scaled, y)
 
     def read_queries(self, queries: Any) -> FloatArray:
-        """Return the queries, scaled, with their intercept."""
+        """Return the scaled queries with a column for the intercept."""
         return super().read_queries(self._peeled.scale(read_matrix(queries, name="queries")))
 
     def penalties_without(self, records: IntArray) -> FloatArray:
-        """Return the penalties of coefficients of columns as they are scaled with all records."""
+        """Return the penalties of coefficients of columns scaled with all records."""
         ratio = self._peeled.spread_without(records) / self._peeled.spread
         return np.asarray(self._penalty * np.column_stack([ratio**2, np.ones(len(records))]))
 
@@ -158,10 +158,10 @@ class ScaledLogistic(LogisticMinimiser):
 class _Problem:
     """Weighted records and a penalty: objective, gradient, Hessian and minimiser.
 
-    Coefficients have shape ``(features, m)``; class k's logit is that of row k of ``code``. Two
-    classes have one column of coefficients. More have orthonormal columns that
-    sum to 0: adding a constant to every class's logit changes nothing, so that the minimiser with
-    one column per class is of this form, and here no direction is left free.
+    Coefficients have shape ``(features, m)``; row k of ``code`` maps them to class k's logit. Two
+    classes have one column of coefficients. More classes have orthonormal columns of ``code`` that
+    sum to 0: a constant added to all logits changes nothing, so the minimiser with one column per
+    class has this form, and here it is unique.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class _Problem:
         classes: int,
     ) -> None:
         self.design, self.codes, self.weights, self.penalty = design, codes, weights, penalty
-        # Of more than two classes, orthonormal columns that sum to 0
+        # For more than two classes, orthonormal columns that sum to 0
         self.code = np.array([[0.0], [1.0]]) if classes == 2 else scipy.linalg.helmert(classes).T
 
     def predict(self, at: FloatArray, coefficients: FloatArray) -> FloatArray:
@@ -181,7 +181,7 @@ class _Problem:
         return _log_softmax(at @ coefficients @ self.code.T)
 
     def objective(self, coefficients: FloatArray) -> float:
-        """Return what is minimised."""
+        """Return the objective at these coefficients."""
         log_proba = self.predict(self.design, coefficients)
         own = log_proba[np.arange(len(self.codes)), self.codes]
         penalty = 0.5 * float(self.penalty @ (coefficients**2).sum(axis=1))
@@ -210,10 +210,10 @@ class _Problem:
         return result
 
     def residuals(self, logits: FloatArray, records: IntArray) -> None:
-        """Replace logits by weights times derivatives of these records' losses by them.
+        """Replace logits by the weighted derivatives of these records' losses, in place.
 
-        Logits have shape ``(records, b, classes)``, or ``(records, b, 1)`` of two classes. That
-        of the own class is minus the sum of the others: p − 1 loses digits where p is near 1.
+        Logits have shape ``(records, b, classes)``, or ``(records, b, 1)`` for two classes. For a
+        record's own class it is minus the sum of the others: p − 1 loses digits where p is near 1.
         """
         codes, weights = self.codes[records], self.weights[records]
         if self.code.shape[1] == 1:
@@ -232,13 +232,13 @@ class _Problem:
         logits[rows, :, codes] = -logits.sum(axis=2)
 
     def without(self, record: int, penalty: FloatArray) -> "_Problem":
-        """Return the same problem with a record of weight 0, and this penalty."""
+        """Return the same problem with weight 0 for a record, and this penalty."""
         weights = self.weights.copy()
         weights[record] = 0.0
         return _Problem(self.design, self.codes, weights, penalty, len(self.code))
 
     def curvatures(self, coefficients: FloatArray, records: IntArray) -> FloatArray:
-        """Return each record's weight times second derivatives of its loss, ``(b, m, m)``."""
+        """Return the weighted second derivatives of each record's loss, ``(b, m, m)``."""
         m = self.code.shape[1]
         result = np.empty((len(records), m, m))
         for a, b, values in self._curvatures(coefficients, records):
@@ -259,7 +259,7 @@ class _Problem:
     def _curvatures(
         self, coefficients: FloatArray, records: IntArray
     ) -> Iterator[tuple[int, int, FloatArray]]:
-        """Yield second derivatives pair by pair: all of them would be many times the data."""
+        """Yield second derivatives pair by pair: all at once would take too much memory."""
         proba = np.exp(self.predict(self.design[records], coefficients))
         weights, m = self.weights[records], self.code.shape[1]
         if m == 1:
@@ -302,7 +302,7 @@ class _Problem:
 
 
 class _Start:
-    """A minimiser with all records, from which each can be taken."""
+    """The minimiser with all records, from which each record can be removed."""
 
     def __init__(self, problem: _Problem, near: FloatArray | None = None) -> None:
         self.problem = problem
@@ -328,13 +328,13 @@ class _Start:
         )
 
     def count_far(self, records: IntArray, penalties: FloatArray) -> int:
-        """Return about how many of these records have no series that is proven."""
+        """Return about how many of these records have no series with a proven error."""
         if self._series is None:
             return len(records)
         return int(np.count_nonzero(self._series().estimate(records, penalties) > _PROVEN))
 
     def move_own(self, records: IntArray, penalties: FloatArray) -> FloatArray:
-        """Return coefficients without each record that give its own prediction alone."""
+        """Return coefficients without each record, valid only for that record's prediction."""
         result = np.empty((len(records), *self.coefficients.shape))
         far = np.arange(len(records))
         if self._series is not None:
@@ -379,7 +379,7 @@ class _Start:
 
 
 class _Memory:
-    """Steps and what they did to gradients, from which next ones are better (L-BFGS)."""
+    """Past steps and changes of gradients, which improve the next steps (L-BFGS)."""
 
     def __init__(self, shared: "_SharedStep") -> None:
         self._shared = shared
@@ -387,7 +387,7 @@ class _Memory:
         self._size = shared.shape
 
     def add(self, moves: FloatArray, changes: FloatArray, which: IntArray) -> None:
-        """Remember steps of some of the records; a pair that is all rounding is worth 0."""
+        """Store steps of some of the records; a pair that is only rounding has weight 0."""
         products = np.einsum("bdm,bdm->b", moves, changes)
         worth = np.zeros(self._size[0])
         good = products > 0
@@ -397,7 +397,7 @@ class _Memory:
         self._pairs = [*self._pairs[1 - _PAIRS :], (pair[0], pair[1], worth)]
 
     def step(self, gradients: FloatArray, which: IntArray) -> FloatArray:
-        """Return the inverse Hessian, as far as it is known, times gradients of some records."""
+        """Return the approximate inverse Hessian times gradients of some records."""
         left, shares = gradients.copy(), []
         for moves, changes, worth in reversed(self._pairs):
             share = worth[which] * np.einsum("bdm,bdm->b", moves[which], left)
@@ -411,7 +411,7 @@ class _Memory:
 
 
 class _SharedStep:
-    """Newton steps without a record each, from one factor of the Hessian with all (Woodbury)."""
+    """Newton steps without single records, from one factor of the full Hessian (Woodbury)."""
 
     def __init__(
         self, problem: _Problem, coefficients: FloatArray, factor: Any, records: IntArray
@@ -432,7 +432,7 @@ class _SharedStep:
         self._own = own[:, 0] if m == 1 else own[:, 0] @ problem.code
 
     def first(self, more: FloatArray) -> FloatArray:
-        """Return the step from the minimiser with all: the record's slope is left, and ``more``."""
+        """Return the step from the full minimiser: the gradient is ``more`` minus the record's."""
         slopes = more - self._at[:, :, None] * self._own[:, None, :]
         return self.solve(slopes, np.arange(len(self._at)))
 

@@ -6,10 +6,10 @@ import scipy.special
 
 from epsilometer.types import FloatArray, IntArray
 
-_REACH = 0.25  # length of a step, in the metric of the Hessian, up to which its error is bounded
+_REACH = 0.25  # largest step, in the metric of the Hessian, for which the error is bounded
 _STEPS = 8
 _SETTLED = 1e-9  # gradient of a series, in that metric, at which its steps end
-_BLOCK = 1 << 22  # numbers of a working array
+_BLOCK = 1 << 22  # entries of a working array
 
 
 def count_block(coefficients: int) -> int:
@@ -18,7 +18,7 @@ def count_block(coefficients: int) -> int:
 
 
 class Series:
-    r"""The gradient without a record, to the third order, and a bound of what that leaves out.
+    r"""The gradient without a record, to third order, and a bound on the remainder.
 
     With the Hessian :math:`H = U^T U`, :math:`z_j = U^{-T} x_j` and a move :math:`u` of all
     coefficients in these coordinates, the gradient with all records is
@@ -27,12 +27,12 @@ class Series:
               |R| \le \tfrac16 |u|^3 \sqrt{A_0 A_4}, \qquad
               A_k = \lambda_{\max} \sum_j w_j c_j |z_j|^k z_j z_j^T,
 
-    since third and fourth derivatives of the logistic loss are no larger than its second, which is
-    at most :math:`c_j = \min(\tfrac14, \ell^{(2)}_j e^{r |z_j|})` wherever :math:`|u| \le r`,
-    and by the inequality of Cauchy and Schwarz. The record's own term is exact. Second derivatives
-    without the record are there at least :math:`\kappa = 1 - r A_1 - w c |z|^2 - \tau`, with
-    :math:`\tau` the largest share by which a penalty falls. So where the gradient is :math:`g`
-    and :math:`|u| + |g| / \kappa \le r`, the minimiser is within :math:`|g| / \kappa`, and the
+    by the Cauchy–Schwarz inequality: third and fourth derivatives of the logistic loss are at most
+    its second, which is at most :math:`c_j = \min(\tfrac14, \ell^{(2)}_j e^{r |z_j|})` wherever
+    :math:`|u| \le r`. The record's own term is exact. Second derivatives without the record are
+    there at least :math:`\kappa = 1 - r A_1 - w c |z|^2 - \tau`, with :math:`\tau` the largest
+    share by which a penalty falls. So where the gradient is :math:`g` and
+    :math:`|u| + |g| / \kappa \le r`, the minimiser is within :math:`|g| / \kappa`, and the
     record's logit within :math:`|z| |g| / \kappa`.
 
     Args:
@@ -41,7 +41,7 @@ class Series:
         weights: Weights of their losses.
         penalty: Penalty of the coefficients.
         at: The minimiser with all records.
-        slope: The gradient there, which is rounding.
+        slope: The gradient there, which is 0 up to rounding.
         factor: Upper triangular factor U of the Hessian there.
     """
 
@@ -74,7 +74,7 @@ class Series:
         self._tensor: FloatArray | None = None
 
     def move(self, records: IntArray, penalties: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return coefficients without each record, and bounds of the errors of its own ln p."""
+        """Return coefficients without each record, and bounds on the error of its own ln p."""
         moves = np.zeros((len(records), self._at.size))
         errors = np.full(len(records), np.inf)
         near = np.arange(len(records))
@@ -94,7 +94,7 @@ class Series:
         return self._at + self._unwhiten(moves), errors
 
     def estimate(self, records: IntArray, penalties: FloatArray) -> FloatArray:
-        """Return about what ``move`` bounds, from the first step alone."""
+        """Estimate the bounds of ``move`` from the first step alone."""
         found = np.empty(len(records))
         block = count_block(self._at.size)
         for start in range(0, len(records), block):
@@ -112,7 +112,7 @@ class Series:
     def _bound(
         self, records: IntArray, penalties: FloatArray, moves: FloatArray, left: FloatArray
     ) -> FloatArray:
-        """Bound errors of ln p where this much is left of the series' gradient."""
+        """Bound errors of ln p, given the remaining gradient of the series."""
         sizes, lengths = np.linalg.norm(moves, axis=1), self._lengths[records]
         penalised = self._penalty > 0
         share = 1 - penalties[:, penalised] / self._penalty[penalised]
@@ -124,7 +124,7 @@ class Series:
             return np.where(inside, lengths * left / least, np.inf)
 
     def _solve(self, records: IntArray, gradients: FloatArray) -> FloatArray:
-        """Return steps of Newton's, with the Hessian without each record at the start."""
+        """Return Newton steps, with the initial Hessian without each record."""
         own, curvature = self._moved[records], self._curvature[records]
         least = np.maximum(1 - curvature * self._lengths[records] ** 2, 1e-12)
         along = curvature * np.einsum("bd,bd->b", own, gradients) / least
@@ -147,7 +147,7 @@ class Series:
         return np.asarray(gradients)
 
     def _derive_third(self) -> FloatArray:
-        """Return half the third derivatives, a row for each pair of coordinates."""
+        """Return half the third derivatives, one row for each pair of coordinates."""
         if self._tensor is None:
             d = self._at.size
             whole = np.empty((d, d, d))

@@ -1,7 +1,7 @@
 """Remove one record from naive Bayes: subtract it from moments and counts instead of refitting.
 
-Counts of a record change in its own class alone (for complement naive Bayes: in all others), at the
-features that the record has; so removing it costs as much as it has features.
+A record contributes only to counts of its own class (for complement naive Bayes: of all others) and
+of its own features. So removing it takes time proportional to their number.
 """
 
 from abc import abstractmethod
@@ -17,9 +17,9 @@ from epsilometer.audits.classifier.sklearn_models import read_matrix
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
-_LOST = 0.1  # a sum of squares of which less is left is computed afresh; see GaussianModel
-_BLOCK = 1 << 15  # numbers of a working array of moments: it stays in a processor's cache
-_COUNT_BLOCK = 1 << 18  # of counts
+_LOST = 0.1  # sums of squares with a smaller share left are recomputed; see GaussianModel
+_BLOCK = 1 << 15  # entries of a working array of moments, which fits into the cache
+_COUNT_BLOCK = 1 << 18  # entries of a working array of counts
 _LEAST_ALPHA = 1e-10  # scikit-learn replaces less by this, unless ``force_alpha``
 
 
@@ -34,10 +34,10 @@ def normalise(joint: FloatArray) -> FloatArray:
 class GaussianModel(Removable):
     r"""Moments of every class and feature, and those without one record.
 
-    Without :math:`x` the sum of squares is :math:`S - \frac{n}{n-1}(x - \mu)^2`. Where a record
-    makes up more than nine tenths of S nothing would be left of the difference but
-    rounding. From three records on that can only be the one farthest from the mean,
-    and the sum without *that* one is computed afresh for every class and feature.
+    Without :math:`x` the sum of squares is :math:`S - \frac{n}{n-1}(x - \mu)^2`. If a record makes
+    up more than nine tenths of S, rounding dominates the difference. With three or more records
+    this can only be the one farthest from the mean, and the sum without *that* one is computed
+    directly for every class and feature.
 
     The smoothing adds a share of the largest variance of a feature over *all* records, which
     changes with each of them too.
@@ -74,12 +74,12 @@ class GaussianModel(Removable):
         )
 
     def _smooth(self, variances: FloatArray, records: IntArray | None) -> FloatArray:
-        """Return what is added to variances, given those of all; without records, if given."""
+        """Return the smoothing term of the variances: with all records, or without each given."""
         return np.asarray(self._smoothing * variances.max(axis=-1, keepdims=True))
 
 
 class ScaledGaussianModel(GaussianModel):
-    """The same behind scaling: densities change by a factor that all classes share.
+    """Gaussian naive Bayes behind scaling: densities change by a factor shared by all classes.
 
     Only the smoothing differs: the largest variance is that of scaled columns.
     """
@@ -89,7 +89,7 @@ class ScaledGaussianModel(GaussianModel):
         super().__init__(estimator, peeled.features, y)
 
     def _smooth(self, variances: FloatArray, records: IntArray | None) -> FloatArray:
-        """Return what is added to variances of unscaled columns."""
+        """Return the smoothing term of the variances of unscaled columns."""
         peeled = self._peeled
         spread = peeled.spread if records is None else peeled.spread_without(records)
         return super()._smooth(variances / spread**2, records) * spread**2
@@ -113,7 +113,7 @@ class _Moments:
 
     def without(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:  # noqa: N803
         """Return moments without each of the rows of X, which are among the records."""
-        if self.count <= 2:  # one record is left: the other one
+        if self.count <= 2:  # only the other record is left
             return 2 * self.mean - X, np.zeros_like(X)
         deviations = X - self.mean
         squares = self.squares - deviations**2 * (self.count / (self.count - 1))
@@ -124,7 +124,7 @@ class _Moments:
 
 
 def _log_density(X: FloatArray, mean: FloatArray, variance: FloatArray) -> FloatArray:  # noqa: N803
-    """Return ln of independent normal densities; one variance for all rows, or one per row."""
+    """Return the log-density of independent normals; one variance for all rows, or per row."""
     squares = X - mean
     squares *= squares
     with np.errstate(divide="ignore", invalid="ignore"):  # no smoothing, and a constant feature
@@ -140,10 +140,10 @@ def _log_density(X: FloatArray, mean: FloatArray, variance: FloatArray) -> Float
 
 
 class CountModel(Removable):
-    """A naive Bayes of counts; subclasses say how features are encoded and what counts mean.
+    """Naive Bayes on counts; subclasses define how features are encoded and what counts mean.
 
-    ``features`` is a sparse matrix. Its sums over the records of each class, ``sums``, and the
-    number of these records are all that the model knows.
+    ``features`` is a sparse matrix. The model depends only on its sums over the records of each
+    class, ``sums``, and the number of these records.
 
     Attributes:
         smooths_each: Whether each feature may have its own α.
@@ -164,7 +164,7 @@ class CountModel(Removable):
         self.block = max(1, _COUNT_BLOCK // (1 + self.features.nnz * self.classes.size // n))
 
     def read_settings(self, estimator: Any) -> None:
-        """Keep what ``encode`` needs of the estimator."""
+        """Store the settings of the estimator that ``encode`` needs."""
 
     def encode(self, X: Any) -> Any:  # noqa: N803
         """Return features as the sparse matrix that is summed."""
@@ -178,7 +178,7 @@ class CountModel(Removable):
 
     @abstractmethod
     def joint(self, sums: FloatArray, counts: FloatArray, at: Any) -> FloatArray:
-        """Return ln p(x | class) from sums and records counted, shape ``(queries, classes)``."""
+        """Return ln p(x | class) from sums and counts of records, shape ``(queries, classes)``."""
 
     @abstractmethod
     def joint_own(self, at: Any, codes: IntArray) -> FloatArray:
@@ -209,17 +209,17 @@ class CountModel(Removable):
         return result
 
     def remove(self, label: int, records: IntArray, at: Any) -> FloatArray:
-        """Return ln p without one record at queries; ``own`` is quicker for many."""
+        """Return ln p without one record at queries; ``own`` is faster for many."""
         gone, counts = self.features[records], self.count_without(label)
         sums = self.sums.copy()
-        # Sums of decimal fractions may miss 0 by rounding, and have a logarithm to be taken
+        # Sums of decimal fractions may miss 0 by rounding, and their logarithm is taken
         sums[label] = np.maximum(sums[label] - gone.toarray()[0], 0.0)
         joint = self.joint(sums, counts, gone if at is None else at)
         return normalise(joint + self.log_priors(counts))
 
 
 class MultinomialModel(CountModel):
-    """The frequency of each feature in each class, as a share of all its features."""
+    """Multinomial naive Bayes: each feature's share of all counts of a class."""
 
     smooths_each = True
 
@@ -242,7 +242,7 @@ class MultinomialModel(CountModel):
 
 
 class ComplementModel(CountModel):
-    """How often the records outside each class have each feature."""
+    """Complement naive Bayes: counts of features in the records outside each class."""
 
     smooths_each = True
 
@@ -258,7 +258,7 @@ class ComplementModel(CountModel):
         return scores / logs.sum(axis=1) if self._norm else -scores
 
     def joint_own(self, at: Any, codes: IntArray) -> FloatArray:
-        """Return the scores without the record, which the other classes counted as outside."""
+        """Return the scores without the record, which is in the complement of other classes."""
         _, column, x = _list_entries(at)
         others = self.sums.sum(axis=0) - self.sums + self.alpha
         before = np.log(others[:, column].T)
@@ -273,19 +273,19 @@ class ComplementModel(CountModel):
         else:
             scores *= -1
         own = np.arange(len(codes)), codes
-        scores[own] = self.joint(self.sums, self.counts, at)[own]  # its own class never counted it
+        scores[own] = self.joint(self.sums, self.counts, at)[own]  # its own class does not count it
         return scores
 
 
 class BernoulliModel(CountModel):
-    """How many records of each class have each feature."""
+    """Bernoulli naive Bayes: the number of records per class that have each feature."""
 
     def read_settings(self, estimator: Any) -> None:
-        """Keep the threshold above which a feature is present."""
+        """Store the threshold above which a feature is present."""
         self._threshold = estimator.binarize
 
     def encode(self, X: Any) -> Any:  # noqa: N803
-        """Return 1 for every feature that is there."""
+        """Return 1 for every feature that is present."""
         return binarise(X, self._threshold)
 
     def joint(self, sums: FloatArray, counts: FloatArray, at: Any) -> FloatArray:
@@ -298,8 +298,8 @@ class BernoulliModel(CountModel):
     def joint_own(self, at: Any, codes: IntArray) -> FloatArray:
         """Return ln p(x | class) without the record itself."""
         joint = self.joint(self.sums, self.counts, at)
-        # Records of the class that lack a feature, except one of them. Where all have it there
-        # is none to take, and none asks: it is left out of both sums below.
+        # Records of the class that lack a feature, except one of them. If all have it, none can be
+        # subtracted, and none needs to be: the feature is in neither sum below.
         lacking = self.counts[:, None] - self.sums
         absent = np.log(np.where(lacking > 0, lacking - 1 + self.alpha, 1.0))
         row, column, _ = _list_entries(at)
@@ -314,10 +314,10 @@ class BernoulliModel(CountModel):
 
 
 class CategoricalModel(CountModel):
-    """How many records of each class have each value of each column, encoded as one feature each.
+    """Categorical naive Bayes: counts of each value of each column, one-hot encoded.
 
-    The number of values of a column is that in all records (or ``min_categories``), also without
-    the only record that has the highest: scikit-learn, fitted without it, would know one value
+    The number of values of a column is that in all records (or ``min_categories``), even without
+    the only record with the highest value. scikit-learn, fitted without it, would know one value
     fewer and have no answer at that record's features.
     """
 
@@ -335,7 +335,7 @@ class CategoricalModel(CountModel):
             )
 
     def encode(self, X: Any) -> Any:  # noqa: N803
-        """Return a 1 for the value of each column."""
+        """Return the one-hot encoding of the columns."""
         table = _read_categories(X, name="queries")
         check_width(table, self.values.size)
         unknown = np.flatnonzero(table.max(axis=0) >= self.values)
@@ -352,7 +352,7 @@ class CategoricalModel(CountModel):
 
     def joint(self, sums: FloatArray, counts: FloatArray, at: Any) -> FloatArray:
         """Return ln p(x | class)."""
-        with np.errstate(divide="ignore"):  # alpha = 0: never seen is impossible
+        with np.errstate(divide="ignore"):  # alpha = 0: unseen values are impossible
             logs = np.log(sums + self.alpha)
         return _to_dense(at @ logs.T - self._log_totals(counts))
 
@@ -360,17 +360,17 @@ class CategoricalModel(CountModel):
         """Return ln p(x | class) without the record itself."""
         joint = self.joint(self.sums, self.counts, at)
         row, column, _ = _list_entries(at)
-        with np.errstate(divide="ignore"):  # alpha = 0, and nobody else has the value
+        with np.errstate(divide="ignore"):  # alpha = 0, and no other record has the value
             present = np.log(self.sums[codes[row], column] - 1 + self.alpha)
         own = _sum_rows(at, present) - self._log_totals(self.counts - 1)[codes]
         joint[np.arange(len(codes)), codes] = own
         return joint
 
     def bound_change(self, records: IntArray) -> FloatArray:
-        """Return the largest |ln| of what a record does to its class's odds, over all values.
+        """Return the largest |ln| of the factor by which a record changes its class's odds.
 
-        Of the class's records, f share the record's value of a column of v values. Removing the
-        record multiplies that value's probability by (f − 1 + α)/(f + α), and every value's
+        Among the class's n records, f have the record's value of a column with v values. Removing
+        the record multiplies that value's probability by (f − 1 + α)/(f + α), and every value's
         by (n + αv)/(n − 1 + αv).
         """
         codes, alpha = self.codes[records], self.alpha[0]
@@ -381,7 +381,7 @@ class CategoricalModel(CountModel):
             others = np.log((n - 1 + alpha * self.values) / (n + alpha * self.values))
             prior = np.log(n / (n - 1))[:, 0] if self.counted else np.zeros(codes.size)
             same = np.log((f + alpha) / (f - 1 + alpha))
-        with np.errstate(invalid="ignore"):  # inf − inf, of a class that is gone
+        with np.errstate(invalid="ignore"):  # inf − inf for a class without records
             most = prior + (others + same).sum(axis=1)
             least = prior + (others + np.where(self.values > 1, 0.0, same)).sum(axis=1)
         change: FloatArray = np.maximum(np.abs(most), np.abs(least))
@@ -389,7 +389,7 @@ class CategoricalModel(CountModel):
         return change
 
     def _log_totals(self, counts: FloatArray) -> FloatArray:
-        present = np.where(counts > 0, counts, 1.0)  # a class that is gone has a prior of 0
+        present = np.where(counts > 0, counts, 1.0)  # a class without records has prior 0
         totals: FloatArray = np.log(present[:, None] + self.alpha[0] * self.values).sum(axis=1)
         return totals
 
@@ -404,7 +404,7 @@ def binarise(X: Any, threshold: float | None) -> Any:  # noqa: N803
 
 
 def _read_alpha(estimator: Any, features: int) -> FloatArray:
-    """Return the α that scikit-learn smooths the counts of each feature with."""
+    """Return the α with which scikit-learn smooths the counts of each feature."""
     alpha = np.asarray(estimator.alpha, np.float64)
     if alpha.shape not in {(), (features,)}:
         raise InvalidArgument(
@@ -430,12 +430,12 @@ def _refuse_bernoulli(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N8
 
 
 def _to_sparse(X: Any) -> Any:  # noqa: N803
-    """Return a sparse matrix of rows, without zeros; also from a dense one."""
+    """Return a sparse matrix of rows without explicit zeros; also from a dense one."""
     csr: Any = scipy.sparse.csr_array
     if scipy.sparse.issparse(X):
         rows = csr(X, dtype=np.float64, copy=True)
         rows.sum_duplicates()
-        read_matrix(rows.data[None])  # refuses what is not finite
+        read_matrix(rows.data[None])  # refuses values that are not finite
     else:
         rows = csr(read_matrix(X))
     rows.eliminate_zeros()
@@ -469,7 +469,7 @@ def _count_values(X: NDArray[Any], least: Any) -> IntArray:  # noqa: N803
 
 
 def _list_entries(rows: Any) -> tuple[IntArray, IntArray, FloatArray]:
-    """Return row, column and number of every entry."""
+    """Return row, column and value of every entry."""
     return np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)), rows.indices, rows.data
 
 

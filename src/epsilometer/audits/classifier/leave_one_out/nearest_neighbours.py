@@ -1,4 +1,4 @@
-"""Remove one record from k nearest neighbours: look up one neighbour more for every query."""
+"""Remove one record from k nearest neighbours: look up one more neighbour for every query."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
 from epsilometer.audits.classifier.sklearn_models import clone_estimator, take_rows
 from epsilometer.types import FloatArray, IntArray
 
-_BLOCK = 1 << 22  # distances at a time
+_BLOCK = 1 << 22  # distances computed at a time
 _MORE = 16  # neighbours whose distances are computed again, without cancellation
 
 
 class NearestLabels(Removable):
-    """Votes of the k nearest, and of the k nearest others.
+    """Votes of the k nearest neighbours, with all records and without one.
 
-    The k + 1 nearest are looked up once. Without a record that is among them the last moves
-    up; without any other record nothing changes, so that both models break ties alike. A refit
-    may break them otherwise: among records at the same distance as the k-th neighbour,
-    which ones vote is left to the order in which scikit-learn's search meets them.
+    The k + 1 nearest are looked up once. If the removed record is among the first k, the last one
+    takes its place; otherwise nothing changes. So both models break ties alike. A refit may break
+    them differently: among records at the k-th distance, those that vote depend on the order of
+    scikit-learn's search.
     """
 
     caveats = (
@@ -40,7 +40,7 @@ class NearestLabels(Removable):
         return self._count_votes(distances[:, :-1], nearest[:, :-1])
 
     def own(self, records: IntArray) -> FloatArray:
-        """Return ln p at each record's features without it, by one search for all."""
+        """Return ln p at each record's features without it, from one search for all."""
         if not len(records):
             return np.empty((0, self.classes.size))
         return self.remove(0, np.asarray(records, np.int64), None)
@@ -54,12 +54,12 @@ class NearestLabels(Removable):
         queries = take_rows(self.features, records) if at is None else at
         distances, nearest = self._find_nearest(queries)
         stays = nearest != records[:, None]
-        stays[stays.all(axis=1), -1] = False  # not among them: the k nearest stay as they are
+        stays[stays.all(axis=1), -1] = False  # if it is not among them, the k nearest stay
         shape = (len(nearest), self._k)
         return self._count_votes(distances[stays].reshape(shape), nearest[stays].reshape(shape))
 
     def _find_nearest(self, queries: Any) -> tuple[FloatArray, IntArray]:
-        # The same records are asked for with all of them and without each: one search for both
+        # The same queries come with all records and without each: one search serves both
         if not (isinstance(queries, np.ndarray) and np.array_equal(self._asked, queries)):
             self._answer = self._index.kneighbors(queries, n_neighbors=self._k + 1)
             self._asked = queries
@@ -71,13 +71,13 @@ class NearestLabels(Removable):
         rows = np.arange(len(nearest))
         for place in range(self._k):  # rows are distinct within one place, so += loses none
             votes[rows, self.codes[nearest[:, place]]] += weights[:, place]
-        with np.errstate(divide="ignore", invalid="ignore"):  # classes without votes; none at all
+        with np.errstate(divide="ignore", invalid="ignore"):  # classes, or queries, without votes
             result: FloatArray = np.log(votes / votes.sum(axis=1, keepdims=True))
         return result
 
 
 class ScaledNeighbours(NearestLabels):
-    """The same behind scaling: without a record, distances to it are weighed otherwise."""
+    """Nearest neighbours behind scaling: without a record, all distances change."""
 
     def __init__(self, estimator: Any, peeled: Peeled, y: Any) -> None:
         self._peeled = peeled
@@ -101,14 +101,14 @@ class ScaledNeighbours(NearestLabels):
         return np.concatenate(parts)
 
     def _vote_without(self, queries: FloatArray, gone: IntArray, ratio: FloatArray) -> FloatArray:
-        """Return votes of the nearest, with columns weighed and without a record each."""
+        """Return votes of the nearest, with columns rescaled and without one record each."""
         z = self.features
-        squares = ratio @ (z**2).T - 2 * (ratio * queries) @ z.T  # but for a constant per query
+        squares = ratio @ (z**2).T - 2 * (ratio * queries) @ z.T  # up to a constant per query
         rows = np.arange(len(queries))
         squares[rows, gone] = np.inf
         some = min(self._k + _MORE, z.shape[0] - 1)
         near = np.argpartition(squares, some - 1, axis=1)[:, :some]
-        near.sort(axis=1)  # of equals the first, as a search meets them
+        near.sort(axis=1)  # ties go to the first, as in a search
         weighed = ratio[:, None, :] * (queries[:, None, :] - z[near]) ** 2
         distances = np.sqrt(weighed.sum(axis=2))
         order = np.argsort(distances, axis=1, kind="stable")[:, : self._k]
@@ -118,7 +118,7 @@ class ScaledNeighbours(NearestLabels):
 
 
 def weigh_by_distance(distances: FloatArray, setting: Any) -> FloatArray:
-    """Return votes by distance, as scikit-learn has them: at distance 0 only those at 0 vote."""
+    """Return weights of votes as in scikit-learn: with any at distance 0, only those vote."""
     if setting is None or setting == "uniform":
         return np.ones_like(distances)
     if setting != "distance":
@@ -138,7 +138,7 @@ def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
 
 
 def _refuse_scaled(estimator: Any, peeled: Peeled) -> bool:
-    """Tell whether distances are other than Euclidean ones."""
+    """Tell whether distances are not Euclidean."""
     plain = estimator.metric == "euclidean" or (
         estimator.metric == "minkowski" and estimator.p == 2
     )

@@ -1,7 +1,7 @@
 """Train neural networks without one record each: all at once, on the same batches.
 
-All models of a comparison begin with the same weights and see the same records in the same order;
-the batch that has a record simply lacks it. What another initialisation does is the null floor.
+All models of a comparison start with the same weights and see the same records in the same order;
+the removed record is simply missing from its batch. Another initialisation gives the null floor.
 """
 
 import time
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from epsilometer.networks.optimizers import Optimizer
 
 Start: TypeAlias = Literal["fresh", "given"]
-_CACHED, _LEAST, _MOST = 20e6, 8, 128  # bytes of models that are quickest on a core, and how many
+_CACHED, _LEAST, _MOST = 20e6, 8, 128  # bytes of models that run fastest on a core, and how many
 _ON_CARD, _MOST_ON_CARD = 4e9, 4096
-_ASKED = 256  # queries that all models answer at once
+_ASKED = 256  # queries per forward pass of all models
 
 
 @dataclass(eq=False)
@@ -38,23 +38,23 @@ class NetworkClassifier:
     ``pdtp`` trains all its leave-one-out models at once.
 
     Guarantee: the same ``random_state`` gives the same model on the same device; the module itself
-        is never trained. Batches are reshuffled in each epoch, the last may be shorter.
-    Assumption: the module treats the records of a batch one by one (no batch normalisation) and has
-        an output for each class, in the order of sorted labels; their softmax is what it predicts.
+        is never trained. Batches are reshuffled in each epoch; the last may be smaller.
+    Assumption: the module processes the records of a batch independently (no batch normalisation).
+        It has one logit per class, in the order of sorted labels.
 
     Attributes:
         module: The architecture.
         epochs: Passes over the records.
-        batch_size: Records of a step.
+        batch_size: Records per step.
         learning_rate: Learning rate for the mean gradient.
         optimizer: ``"adam"``, ``"sgd"``, or one of :mod:`~epsilometer.networks.optimizers` with its
             own parameters.
         loss: ``loss(outputs, classes)``, one number per record; cross-entropy by default.
-        initial: ``"fresh"``: first weights are drawn from ``random_state``, as ``reset_parameters``
-            of each layer would; ``"given"``: they are those of the module.
-        random_state: Random state of first weights, batches and dropout; None counts as 0.
+        initial: ``"fresh"``: initial weights are drawn from ``random_state`` by each layer's
+            ``reset_parameters``; ``"given"``: they are those of the module.
+        random_state: Random state of initial weights, batches and dropout; None counts as 0.
         device: ``"cpu"`` or ``"cuda"``.
-        at_once: Leave-one-out models that are trained at once; as many as are quick by default.
+        at_once: Leave-one-out models to train at once; None: chosen for speed.
 
     Example:
         >>> from torch import nn
@@ -79,11 +79,11 @@ class NetworkClassifier:
     at_once: int | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return what it was made of, by name, as ``sklearn.base.clone`` asks for it."""
+        """Return its parameters by name, as ``sklearn.base.clone`` expects them."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def set_params(self, **changed: Any) -> "NetworkClassifier":
-        """Change its parameters."""
+        """Set its parameters."""
         unknown = sorted(set(changed) - {part.name for part in fields(self)})
         if unknown:
             raise InvalidArgument(f"Expected parameters of NetworkClassifier, got {unknown}.")
@@ -92,7 +92,7 @@ class NetworkClassifier:
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """Say that it is a classifier, for scikit-learn's own checks."""
+        """Return tags that mark it as a classifier, for scikit-learn's checks."""
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         return Tags(
@@ -125,23 +125,23 @@ class NetworkClassifier:
         return np.asarray(self.classes_[likeliest])
 
     def leave_one_out(self, X: Any, y: Any, *, seed: int) -> "Networks":  # noqa: N803
-        """Return all its models without a record, for ``refit``."""
+        """Return its leave-one-out models, for ``refit``."""
         return Networks.prepare(self, X, y, seed=seed)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Networks(Fits):
-    """Networks of all records, or of all but one.
+    """Networks trained on all records, or on all but one.
 
     Attributes:
         how: Module and training.
         features: Features of all records, as float32.
-        places: Places of their labels among the classes.
-        classes: How many.
-        seed: Seed of first weights, batches and dropout.
+        places: Positions of their labels among the classes.
+        classes: Number of classes.
+        seed: Seed of initial weights, batches and dropout.
         block: Models trained at once.
-        alone: Whether it fills a card by one process.
-        caveats: What a reader must know.
+        alone: Whether one process uses the whole device.
+        caveats: Caveats for readers.
     """
 
     how: NetworkClassifier
@@ -156,7 +156,7 @@ class Networks(Fits):
 
     @classmethod
     def prepare(cls, how: NetworkClassifier, X: Any, y: Any, *, seed: int) -> "Networks":  # noqa: N803
-        """Refuse networks that cannot be trained."""
+        """Check that the networks can be trained, and return them."""
         with needs("torch", extra="torch"):
             import torch
         if not isinstance(how.module, torch.nn.Module):
@@ -174,7 +174,7 @@ class Networks(Fits):
             _validate.whole(0, random_state=how.random_state)
             seed = int(how.random_state)
         classes, places = read_labels(y)
-        # An embedding takes the numbers of words
+        # An embedding takes indices of words
         words = any(type(part).__name__ == "Embedding" for part in how.module.modules())
         features = _read_array(X, whole=words)
         given = "First weights are those of the module: the floor is of other batches alone."
@@ -190,9 +190,9 @@ class Networks(Fits):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return the module by its first weights, its training and the records.
+        """Return the module with its initial weights, its training and the records.
 
-        Weights that are redrawn are the same in the next process, the module is not.
+        Redrawn weights are the same in another process; those of the module may not be.
         """
         names = ("epochs", "batch_size", "learning_rate", "optimizer", "loss")
         described = {name: getattr(self.how, name) for name in names}
@@ -203,7 +203,7 @@ class Networks(Fits):
         return {"network": described, "X": self.features, "y": self.places}
 
     def seconds(self, records: IntArray, queries: Any) -> float:
-        """Time an epoch of one block, and two: what is done once is not counted for each."""
+        """Time one epoch of a block, and two, to separate one-time work from work per epoch."""
         one, two = (replace(self, how=replace(self.how, epochs=epochs)) for epochs in (1, 2))
         one.without(records[:1], queries)  # imports and the like
         took = []
@@ -212,15 +212,15 @@ class Networks(Fits):
             trial.without(records[: self.block], queries)
             took.append(time.perf_counter() - start)
         once, twice = took
-        each = max(twice - once, once / 10)  # of an epoch
+        each = max(twice - once, once / 10)  # seconds per epoch
         return -(-records.size // self.block) * (once + (self.how.epochs - 1) * each)
 
     def whole(self, queries: Any, *, seed: int | None) -> FloatArray:
-        """Return ln p of a network of all records."""
+        """Return ln p of a network trained on all records."""
         return self.ask(self.train(np.array([-1]), seed=seed), queries)
 
     def without(self, records: IntArray, queries: Any) -> FloatArray:
-        """Return ln p of networks without one record each, all trained at once."""
+        """Return ln p of networks trained without one record each, all at once."""
         models = self.train(records)
         if queries is None:
             return self._predict(models, self.features[records][:, None])[:, 0]
@@ -239,7 +239,7 @@ class Networks(Fits):
         )
 
     def train(self, left_out: IntArray, *, seed: int | None = None) -> Any:
-        """Train one network per record, without it; −1 leaves none out."""
+        """Train one network without each record; −1 leaves none out."""
         from epsilometer.networks.devices import as_tensor, explain_full, one_thread, own_randomness
         from epsilometer.networks.ensemble import cross_entropy
         from epsilometer.networks.local import local_batches
@@ -264,7 +264,7 @@ class Networks(Fits):
         return models
 
     def _initialise(self, seed: int) -> "nn.Module":
-        """Return the module with its first weights."""
+        """Return the module with its initial weights."""
         import torch
 
         from epsilometer.networks.devices import own_randomness
@@ -281,17 +281,17 @@ class Networks(Fits):
         return one.model(0)
 
     def _split(self, queries: Any) -> Iterator[NDArray[Any]]:
-        """Yield the queries that all models answer at once."""
+        """Yield batches of queries for a forward pass of all models."""
         at = _read_array(queries, whole=self.features.dtype.kind != "f")
         return (at[start : start + _ASKED] for start in range(0, len(at), _ASKED))
 
     def _predict(self, models: Any, x: NDArray[Any]) -> FloatArray:
-        """Return ln p of every model's own records, ``(models, records, …)``."""
+        """Return ln p of every model at its queries, ``(models, records, …)``."""
         from epsilometer.networks.devices import as_tensor, one_thread
 
         with one_thread(self.how.device):
             outputs = models.outputs(as_tensor(x, self.how.device))
-            # Outputs beyond the classes of y were never right: they are left aside.
+            # Outputs beyond the classes of y were never right: they are ignored.
             found = outputs[..., : self.classes].double().log_softmax(-1).cpu().numpy()
         if np.isnan(found).any():
             raise InvalidArgument(
@@ -318,7 +318,7 @@ def _find_optimizer(given: Any) -> "Optimizer":
 
 
 def _choose_block(how: NetworkClassifier, features: NDArray[Any]) -> int:
-    """Return how many models fit: by shapes alone, since it is part of the plan."""
+    """Return how many models to train at once: from shapes alone, since it is in the plan."""
     size = sum(part.numel() for part in how.module.parameters())
     each = 4 * (
         5 * size + how.batch_size * (features[0].size + 3 * _count_outputs(how.module, features))
@@ -329,7 +329,7 @@ def _choose_block(how: NetworkClassifier, features: NDArray[Any]) -> int:
 
 
 def _count_outputs(module: "nn.Module", features: NDArray[Any]) -> int:
-    """Return how many numbers all layers give for one record, patches of convolutions too."""
+    """Return how many numbers all layers output for one record, patches of convolutions too."""
     import torch
     from torch import nn
 
@@ -342,7 +342,7 @@ def _count_outputs(module: "nn.Module", features: NDArray[Any]) -> int:
 
     layers = [layer for layer in module.modules() if not list(layer.children())]
     handles = [layer.register_forward_hook(count) for layer in layers]
-    # Dropout may draw; training itself will tell what is wrong.
+    # Dropout may draw; errors are reported by training itself.
     with torch.no_grad(), torch.random.fork_rng([]), suppress(Exception):
         module(torch.from_numpy(features[:1]).to(next(module.parameters()).device))
     for handle in handles:
@@ -358,7 +358,7 @@ def _read_array(X: Any, *, whole: bool) -> NDArray[Any]:  # noqa: N803
             f"Expected features (records, …) that are numbers, got shape {found.shape} of "
             f"{found.dtype}. Encode texts before."
         )
-    with np.errstate(over="ignore"):  # what is too large becomes inf, and is found as such
+    with np.errstate(over="ignore"):  # values that are too large become inf, refused below
         found = found.astype(np.int64 if whole else np.float32)
     if not np.isfinite(found).all():
         raise InvalidArgument("Expected finite features, found nan or inf among them.")

@@ -1,14 +1,14 @@
-"""Measure how much each record shows in a classifier's predictions: PDTP and DTP.
+"""Measure how much each record changes a classifier's predictions: PDTP and DTP.
 
 PDTP (pointwise differential training privacy; training_privacy, Definition 4.3) of record t is the
 largest |ln p(y | x_t) − ln p'(y | x_t)| over classes y, with p trained on all records and p' on all
-but t. It looks at the record's own features only. DTP looks at all features there could be:
-``dtp_over`` bounds it from below, ``dtp_exact`` computes it, ``bounds`` bounds it from above.
+but t. It uses the record's own features only. DTP uses all possible features: ``dtp_over`` bounds
+it from below, ``dtp_exact`` computes it, ``bounds`` bounds it from above.
 
-A probability that is shown with few decimals stands for the centre of its bin. What decides then is
-the smaller of two changes, class by class: that of the probability as shown, and that at full
-precision. Shown alone, a probability that barely crosses the edge of a bin moves by ln 3; at full
-precision alone, one that goes from 10⁻¹² to 10⁻¹⁰ does, and no one sees it.
+A probability shown with few decimals stands for the centre of its bin. Risk is then the smaller of
+two changes, class by class: that of the probability as shown, and that at full precision. As shown,
+a probability that barely crosses the edge of a bin may change by ln 3. At full precision, one that
+goes from 10⁻¹² to 10⁻¹⁰ changes even more, but no one can see it.
 """
 
 import dataclasses
@@ -42,13 +42,13 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 LIMIT = 1.0  # the DTP-1 hypothesis: above it a classifier should not be published
-LARGEST_DOMAIN = 1 << 20  # combinations of values
+LARGEST_DOMAIN = 1 << 20  # largest number of combinations of values
 _CONFIDENCE = 0.95
 DECIMALS = 2  # of the paper's bins
 SHOWN: tuple[int | None, ...] = (None, 4, 3, 2, 1, -1)  # decimals to compare; −1: the class alone
 LARGEST = math.log(2 * 10**DECIMALS - 1)  # ln(0.995 / 0.005), the largest change between bins
-_EDGE = 1e-9  # of a bin: 0.29 * 100 is 28.999999999999996, and ln and exp lose as much
-_SMALLEST = math.log(math.ulp(0.0))  # ln of the smallest double above 0: no more is seen of it
+_EDGE = 1e-9  # tolerance at bin edges: 0.29 * 100 is 28.999999999999996
+_SMALLEST = math.log(math.ulp(0.0))  # ln of the smallest positive double
 _BLOCK = 1 << 16  # rows at a time, so that working arrays stay small
 
 
@@ -57,20 +57,20 @@ class Pdtp:
     """Leave-one-out risk of records; every array has one entry (or row) per record.
 
     Attributes:
-        records: Which records, as row numbers.
+        records: Row numbers of the records.
         values: PDTP; infinite where a class vanishes with the record.
-        binned: The same with probabilities in bins of 0.01, as the paper has it; at most ln 199.
+        binned: The same with probabilities in bins of 0.01, as in the paper; at most ln 199.
         edge: Binned above 1 only because a probability crossed an edge of its bin.
-        floor: What a refit with nothing removed and another seed gives, where training is random.
-        of: How many records there are in all.
+        floor: PDTP of a refit with another seed and nothing removed, if training is random.
+        of: Total number of records.
         screened: Which of them a screen chose; the others were drawn at random from the rest.
         unseen: With 95 % confidence at most this many records have a larger value than the
             largest here; 0 where all were measured, None where the caller chose them.
         path: How it was computed: "exact: Gaussian naive Bayes", "refits", ….
-        caveats: What a reader must know.
+        caveats: Caveats for readers.
         full: ln p of the model trained on all records, shape ``(records, classes)``.
         without: ln p of the model trained without the record.
-        null: ln p of the model trained on all with another seed, behind ``floor``.
+        null: ln p of the model trained on all records with another seed, used for ``floor``.
         classes: The labels, in the order of columns.
     """
 
@@ -92,10 +92,10 @@ class Pdtp:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DtpOver(Pdtp):
-    """The same with the largest change over given queries: a lower bound of DTP.
+    """Leave-one-out risk with the largest change over given queries: a lower bound on DTP.
 
     Attributes:
-        query: Where each record shows most, as a row number of the queries.
+        query: Row number of the query where each record's change is largest.
     """
 
     query: IntArray
@@ -116,7 +116,7 @@ def pdtp(
 ) -> Pdtp:
     """Compute PDTP: how much a model's prediction at a record depends on the record.
 
-    Guarantee: what ``path`` calls exact agrees with refitting but for rounding; all else is
+    Guarantee: if ``path`` says exact, values agree with refitting up to rounding; all else is
         refitted, with the same random numbers in both fits.
     Assumption: one record per row; labels in y are those that the estimator is trained on.
 
@@ -127,12 +127,12 @@ def pdtp(
         records: Row numbers; None for all; "sample:500" for 500 drawn without replacement;
             "screen:500" for the 250 that ``screen_records`` ranks highest and 250 drawn from the
             others.
-        ranked: How a screen ranks all records, in place of ``screen_records``.
+        ranked: A screen's ranking of all records, instead of ``screen_records``.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record, or
-            held as fitted to all.
+            kept as fitted to all.
         seed: Seed of the sample, and of refits.
         engine: The engine that runs refits.
-        directory: Where refits are kept, so that they can be resumed.
+        directory: Where refits are stored, so that they can be resumed.
         patience: Seconds that refits may take; an audit that needs more is refused before it
             starts.
 
@@ -190,19 +190,19 @@ def dtp_over(
 ) -> DtpOver:
     """Compute the largest change over queries that a record makes: DTP from below.
 
-    DTP queries all possible features, PDTP the record's own. With the training set
-    itself as queries this is what a well-known toolbox calls PDTP (without its logarithm). It is
-    never smaller than PDTP, and often much larger.
+    DTP queries all possible features, PDTP the record's own. With the training set as queries, a
+    well-known toolbox calls this PDTP (without its logarithm). It is then never smaller than PDTP,
+    and often much larger.
 
-    Guarantee: at most DTP; what ``path`` calls exact agrees with refitting.
-    Assumption: as of ``pdtp``.
+    Guarantee: at most DTP; if ``path`` says exact, values agree with refitting.
+    Assumption: that of ``pdtp``.
 
     Args:
         estimator: As for ``pdtp``.
         X: Features.
         y: Labels.
         queries: Features to query.
-        options: All others as for ``pdtp``.
+        options: All other options of ``pdtp``.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -234,7 +234,7 @@ def dtp_over(
 
 
 class _Comparison:
-    """Models with and without records: exact (``model``), or by fitting ``estimator`` again."""
+    """Models with and without records: exact (``model``), or by refitting ``estimator``."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class _Comparison:
             self._leave_preprocessing(estimator, X, y)
 
     def _leave_preprocessing(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
-        """Leave records out of a pipeline exactly, where that is known."""
+        """Leave records out of a pipeline exactly, if its steps support that."""
         found = find_scaled(estimator, X, y)
         if found is None:
             return
@@ -301,14 +301,14 @@ class _Comparison:
         self.caveats = (*self.caveats, *self.model.caveats)
 
     def leave_out(self, model: Removable, full: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return ln p of records with and without them; a few change what precedes the model."""
+        """Return ln p of records with and without them; refit if their preprocessing changes."""
         (estimator, X), y = self.whole, self.refit_options["y"]  # noqa: N806
         without, again = np.empty_like(full), self.changed[self.records]
         filling = np.where(again, -1, self.filling[self.records])
         for way in np.unique(filling[~again]).tolist():
             some = np.flatnonzero(filling == way)
             records, own = self.records[some], model
-            if way:  # without these, gaps are filled otherwise than with all
+            if way:  # without these, missing values are imputed differently
                 found = find_scaled(estimator, X, y, without=int(records[0]))
                 if found is None:
                     again[some] = True
@@ -323,7 +323,7 @@ class _Comparison:
         return full, without
 
     def refit(self, queries: Any = None) -> LeaveOneOut:
-        """Fit once per record without it."""
+        """Refit once per record, without it."""
         return refit(
             self.estimator,
             self.features,
@@ -335,7 +335,7 @@ class _Comparison:
     def find_worst(
         self, model: Removable, full: FloatArray, at: Any
     ) -> Iterator[tuple[float, float, int, FloatArray]]:
-        """Yield the largest change of each record; records that are equal are asked once."""
+        """Yield the largest change of each record; equal records are computed once."""
         first, same = self.records, np.arange(self.records.size)
         those = take_rows(self.features, self.records)
         if isinstance(those, np.ndarray) and those.dtype.kind in "iufb":
@@ -393,10 +393,10 @@ class _Comparison:
                 yield f"{who} infinite: {reason}"
 
     def _describe_sample(self) -> Iterator[str]:
-        """Yield what a choice of records leaves open."""
+        """Yield caveats about records that were not measured."""
         size, of = self.records.size, self.of
         if self.unseen is None:
-            yield f"{size:,} of {of:,} records, as asked for: others may be higher."
+            yield f"{size:,} of {of:,} records, as requested: others may be higher."
         elif self.chosen.screened.any():
             few = int(self.chosen.screened.sum())
             yield (
@@ -412,7 +412,7 @@ class _Comparison:
 
 
 def _find_worst(full: FloatArray, without: FloatArray) -> tuple[float, float, int, FloatArray]:
-    """Return the largest change over queries, plain and binned, its query, and ln p' there."""
+    """Return the largest change over queries, unbinned and binned, its query, and ln p' there."""
     values, binned = changes(full, without)
     query = int(values.argmax())
     return float(values[query]), float(binned.max()), query, without[query]
@@ -434,15 +434,15 @@ class Changes:
 
 
 def measure_changes(full: FloatArray, without: FloatArray, *, decimals: int | None) -> Changes:
-    """Return what an observer of ``decimals`` decimals sees of each record.
+    """Return the change that each record causes for an observer of ``decimals`` decimals.
 
-    A class impossible to both models does not count. A row of nan, a model without a prediction
-    (0/0), counts as infinite against one with a prediction: whoever asks sees the difference.
+    A class impossible under both models does not count. A row of nan, a model without a prediction
+    (0/0), counts as infinite against one with a prediction: an observer sees the difference.
 
     Args:
         full: ln p of the model trained on all records, shape ``(records, classes)``.
         without: ln p of the model trained without the record.
-        decimals: How many are shown; None: all of them. −1: the likeliest class alone.
+        decimals: Number of decimals shown; None: all; −1: the likeliest class alone.
 
     Example:
         >>> edge = measure_changes(
@@ -463,11 +463,11 @@ def measure_changes(full: FloatArray, without: FloatArray, *, decimals: int | No
 def _compare(
     full: FloatArray, without: FloatArray, decimals: int | None
 ) -> tuple[FloatArray, FloatArray]:
-    # What underflows is not infinitely small; what is impossible to one model alone is
+    # Underflow is not infinitely small; a class impossible under one model alone is
     exact = np.abs(np.maximum(full, _SMALLEST) - np.maximum(without, _SMALLEST))
     exact[(full == -np.inf) != (without == -np.inf)] = np.inf
     rounded = exact
-    if decimals == -1:  # the likeliest class alone: it is another, or nothing is seen
+    if decimals == -1:  # the likeliest class alone: it changes, or nothing does
         rounded = np.where(find_flips(full, without), np.inf, 0.0)[:, None] * np.ones(full.shape[1])
     elif decimals is not None:
         rounded = np.abs(np.log(show(full, decimals) / show(without, decimals)))
@@ -505,13 +505,13 @@ def find_flips(full: FloatArray, without: FloatArray) -> BoolArray:
 
 
 def predict_class(log_proba: FloatArray) -> IntArray:
-    """Return the likeliest class, the first of equals; the first where there is no prediction."""
+    """Return the likeliest class, the first of ties; the first if there is no prediction."""
     likeliest: IntArray = np.argmax(np.nan_to_num(log_proba, nan=-np.inf, neginf=-np.inf), axis=1)
     return likeliest
 
 
 def changes(full: FloatArray, without: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the largest |ln p − ln p'| over classes, row by row: as it is, and binned.
+    """Return the largest |ln p − ln p'| over classes, row by row: unbinned, and binned.
 
     Example:
         >>> changes(np.log([[0.5, 0.5]]), np.log([[0.25, 0.75]]))[0].round(4)
@@ -540,8 +540,8 @@ def dtp_exact(
         estimator: As for ``pdtp``.
         X: Features.
         y: Labels.
-        domain: Values of each column; for categorical and Bernoulli naive Bayes those known to the
-            model.
+        domain: Values of each column; by default, for categorical and Bernoulli naive Bayes, those
+            known to the model.
         records: As for ``pdtp``.
         options: As for ``dtp_over``.
 

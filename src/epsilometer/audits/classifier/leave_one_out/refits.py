@@ -1,8 +1,8 @@
 """Refit any estimator without one record, record by record.
 
 Both models of a comparison are fitted with the same random numbers, so that they differ by the
-record alone. What re-training itself does is measured beside it: a model fitted to all records
-with another seed, the null floor.
+record alone. The null floor measures the effect of retraining itself: a model fitted to all records
+with another seed.
 """
 
 import time
@@ -36,11 +36,11 @@ from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument, warn
 from epsilometer.types import FloatArray, IntArray
 
-PATIENCE = 3600.0  # seconds of refits that are begun without being asked for
-_SAID = 60.0  # seconds from which on it is said how long it will take
-_SHORT = 1.0  # seconds of a fit that may be tried twice
-_UNITS, _MOST = 64, 50  # units to aim at, and records in one at most
-_LONGEST = 160  # letters of a warning
+PATIENCE = 3600.0  # default limit on the seconds that refits may take
+_SAID = 60.0  # expected seconds from which the duration is announced
+_SHORT = 1.0  # seconds of a fit that may be timed twice
+_UNITS, _MOST = 64, 50  # number of units to aim for, and largest number of records in one
+_LONGEST = 160  # characters of a warning
 _DRAWS = (
     "Training is random. Both fits have the same seed, but what is drawn for one record fewer (the "
     "order of batches, bootstrap samples) may fall otherwise and is then part of the value: "
@@ -52,16 +52,16 @@ _DRAWS = (
 class LeaveOneOut:
     """ln p at each record with it and without it, shape ``(records, classes)``.
 
-    Where queries were asked about instead, ``full`` and ``null`` are ``(queries, classes)`` and
-    ``without`` is ``(records, queries, classes)``.
+    With queries instead, ``full`` and ``null`` are ``(queries, classes)`` and ``without`` is
+    ``(records, queries, classes)``.
 
     Attributes:
         full: ln p under the model trained on all records.
         without: ln p under the model trained without the record.
-        null: ln p under a model trained on all with another seed: ``full`` itself where training is
-            not random.
+        null: ln p under a model trained on all records with another seed: ``full`` itself if
+            training is not random.
         path: How it was computed.
-        caveats: What a reader must know.
+        caveats: Caveats for readers.
     """
 
     full: FloatArray
@@ -72,15 +72,15 @@ class LeaveOneOut:
 
 
 class Fits(ABC):
-    """Models of all records, or of all but one, that are asked about some.
+    """Models trained on all records, or on all but one, that answer queries.
 
     Must keep: answers are pure functions of the arguments; it can be pickled.
 
     Attributes:
-        path: How models are made, in words.
-        block: How many records a unit of work has; 0 for as many as seems good.
-        alone: Whether one process is enough to fill the device it runs on.
-        caveats: What a reader must know where training turns out to be random.
+        path: How models are trained, in words.
+        block: Number of records per unit of work; 0: chosen automatically.
+        alone: Whether one process uses the whole device it runs on.
+        caveats: Caveats to add if training turns out to be random.
     """
 
     path: str
@@ -90,19 +90,19 @@ class Fits(ABC):
 
     @abstractmethod
     def seconds(self, records: IntArray, queries: Any) -> float:
-        """Measure about how long ``without`` will take for these."""
+        """Estimate how many seconds ``without`` will take for these."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what determines the answers apart from the seed; arrays and objects too."""
+        """Return everything except the seed that determines the answers; arrays and objects too."""
 
     @abstractmethod
     def whole(self, queries: Any, *, seed: int | None) -> FloatArray:
-        """Return ln p of a model of all records, ``(queries, classes)``.
+        """Return ln p of a model trained on all records, ``(queries, classes)``.
 
         Args:
-            queries: Features.
-            seed: In place of all seeds it has itself; None to leave them.
+            queries: Features to query.
+            seed: Replaces all its seeds; None keeps them.
         """
 
     @abstractmethod
@@ -110,8 +110,8 @@ class Fits(ABC):
         """Return ln p of models without one record each, at its features, ``(records, classes)``.
 
         Args:
-            records: Which.
-            queries: Features to ask about instead, if any: ``(records, queries, classes)``.
+            records: Row numbers of the records.
+            queries: Features to query instead, if any: ``(records, queries, classes)``.
         """
 
 
@@ -127,27 +127,27 @@ def refit(
     directory: Any = None,
     patience: float = PATIENCE,
 ) -> LeaveOneOut:
-    """Fit the estimator once for each record, without it.
+    """Refit the estimator once for each record, without it.
 
     Guarantee: the same arguments give the same bytes on every engine, however the work was split,
         killed or resumed. Both fits of a comparison have the same random numbers: each
         ``random_state`` that is a whole number stays, all others and the global generators
         are set from ``seed``. A class that vanishes with a record has probability 0.
-    Assumption: all randomness comes from there; whether it does is tried, and reported.
+    Assumption: all randomness comes from these; this is tested, and violations are reported.
 
     Args:
         estimator: With scikit-learn's interface; it is not fitted itself. Without ``predict_proba``
-            its decision function counts, as ``decision_logs`` says. One
-            that can train many models at once says so by ``leave_one_out``, as
-            :class:`~epsilometer.audits.classifier.leave_one_out.networks.NetworkClassifier` does.
+            its decision function is used, see ``decision_logs``. One that can train many models at
+            once has a method ``leave_one_out``, like
+            :class:`~epsilometer.audits.classifier.leave_one_out.networks.NetworkClassifier`.
         X: Features.
         y: Labels.
-        records: Which are left out, as row numbers.
-        queries: Features to ask about instead of each record's own.
+        records: Row numbers of the records to leave out.
+        queries: Features to query instead of each record's own.
         seed: Seed of training, and of the null floor.
-        engine: What executes the refits; processes of this machine by default.
-        directory: Where they are kept, so that the same call can finish them after a crash.
-        patience: Seconds that they may take; more is refused before it begins.
+        engine: Executes the refits, by default in processes of this machine.
+        directory: Where they are stored, so that the same call can finish them after a crash.
+        patience: Seconds that they may take; longer runs are refused before they start.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -189,9 +189,9 @@ def refit(
 
 
 class Refits(Fits):
-    """One fit after the other of an estimator, whose seeds are set.
+    """Refit an estimator one model at a time, with set seeds.
 
-    Guarantee: what cannot be refitted, or has nothing to say of classes, is refused.
+    Guarantee: estimators that cannot be refitted, or do not predict classes, are refused.
     """
 
     path = "refits"
@@ -216,7 +216,7 @@ class Refits(Fits):
         self.classes, _ = read_labels(y)
 
     def seconds(self, records: IntArray, queries: Any) -> float:
-        """Time one of them; twice where it is short, since the first is slow."""
+        """Time one refit; time it again if short, since the first is slow."""
         took: list[float] = []
         while len(took) < 2 and sum(took) < _SHORT:
             start = time.perf_counter()
@@ -229,13 +229,13 @@ class Refits(Fits):
         return {"estimator": self.estimator, "X": self.features, "y": self.labels}
 
     def whole(self, queries: Any, *, seed: int | None) -> FloatArray:
-        """Return ln p of a model of all records."""
+        """Return ln p of a model trained on all records."""
         if seed is None:
             return self._fit(clone_estimator(self.estimator), slice(None), queries, seed=self.seed)
         return self._fit(clone_with_seed(self.estimator, seed), slice(None), queries, seed=seed)
 
     def without(self, records: IntArray, queries: Any) -> FloatArray:
-        """Return ln p of models without one record each."""
+        """Return ln p of models trained without one record each."""
         return np.stack([self._remove(int(record), queries) for record in records])
 
     def _remove(self, record: int, queries: Any) -> FloatArray:
@@ -245,7 +245,7 @@ class Refits(Fits):
         try:
             found = self._fit(clone_estimator(self.estimator), others, at, seed=self.seed)
         except Exception as error:
-            if left.size == 1:  # which many refuse to learn: what is left is certain
+            if left.size == 1:  # many refuse a single class: it is then certain
                 sure = np.where(self.classes == left[0], 0.0, -np.inf)
                 found = np.tile(sure, (count_rows(at), 1))
             elif isinstance(error, InvalidArgument):
@@ -276,7 +276,7 @@ class Refits(Fits):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Work:
-    """Unit 0 fits all records three times; each other leaves out a block of records."""
+    """Units of work: unit 0 fits all records three times, each other leaves out a block."""
 
     fits: Fits
     records: IntArray
@@ -308,9 +308,9 @@ class _Work:
 
 
 def _check_patience(work: _Work, engine: Engine, patience: float) -> None:
-    """Warn how long it will take before it begins, and refuse what takes too long."""
+    """Announce how long the refits will take, and refuse those that take too long."""
     with warnings.catch_warnings(), threadpool_limits(1):
-        warnings.simplefilter("ignore")  # units tell them
+        warnings.simplefilter("ignore")  # units report them
         seconds = work.fits.seconds(work.records, None if work.own else work.features)
     seconds /= engine.workers
     said = (
@@ -333,7 +333,7 @@ def _list_caveats(fits: Fits, first: Arrays, others: Sequence[Arrays]) -> tuple[
             "Training with the same seed twice gave two models: it has randomness of its own, "
             "which is part of every value. Compare with the floor."
         )
-    # By kind alone: what a warning says may hold a label or a cell.
+    # By kind alone: the text of a warning may contain a label or a cell.
     heard = Counter(
         kind
         for arrays in (first, *others)
@@ -347,7 +347,7 @@ def _list_caveats(fits: Fits, first: Arrays, others: Sequence[Arrays]) -> tuple[
 
 
 def _fingerprint_inputs(fits: Fits, records: IntArray, features: Any) -> dict[str, str]:
-    """Return hashes of what is read: a directory is never continued with something else."""
+    """Return hashes of the inputs: a directory is never resumed with other data."""
     parts = {**fits.describe(), "records": records, "queries": features}
     return {name: fingerprint(part) for name, part in parts.items()}
 

@@ -1,9 +1,9 @@
 """Leave records out of a pipeline's preprocessing without fitting it again.
 
 A scaler divides each column by a number that changes with every record, in closed form. Encoders
-change with few records, those that alone have a category: these few are fitted again. Gaps are
-filled by one of a few values, whoever leaves (a median moves up or down): records are left out of
-one model for each, or fitted again where values are many.
+change only with records that alone have a category: these few are refitted. Missing values are
+imputed by one of a few values, whichever record leaves (a median moves up or down): records are
+left out of one model for each value, or refitted if there are many.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,25 +20,25 @@ from epsilometer.audits.classifier.sklearn_models import (
 )
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-_MOST_CELLS = 1 << 27  # of a table that is kept without scaling
-_MOST_CHANGED = 0.1  # share of records that are fitted again
-_MOST_FILLINGS = 32  # models that differ in what fills gaps
-_CONSTANT = 1e-9  # of a column's spread: below it scikit-learn may take it for constant
+_MOST_CELLS = 1 << 27  # largest number of cells of a table that is kept without scaling
+_MOST_CHANGED = 0.1  # largest share of records to refit
+_MOST_FILLINGS = 32  # largest number of models that differ in imputed values
+_CONSTANT = 1e-9  # relative spread below which scikit-learn may take a column for constant
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Peeled:
-    """A pipeline's last estimator, and what reaches it but for scaling.
+    """A pipeline's last estimator, and its features before scaling.
 
     Attributes:
         last: The estimator.
-        features: As they would reach it unscaled, ``(records, columns)``.
+        features: Features as they would reach it unscaled, ``(records, columns)``.
         centre: What scaling subtracts, with all records.
-        spread: Standard deviation by which it divides, with all records.
+        spread: What scaling divides by, with all records.
         scalers: The columns of each scaler, and the scaler.
-        changed: Records without which preprocessing changes in another way.
-        filling: Which way to fill gaps is that without each record; 0 is that with
-            all records, in which the features here are filled.
+        changed: Records whose removal changes preprocessing in another way.
+        filling: Index of the imputation without each record; 0 is that with all records, which
+            the features here have.
         rotated: Whether the columns are rotated at the end.
         steps: Names of the steps.
     """
@@ -55,7 +55,7 @@ class Peeled:
 
     @property
     def scaled(self) -> FloatArray:
-        """What reaches the estimator, but for a rotation."""
+        """The features that reach the estimator, except for a rotation."""
         return self.scale(self.features)
 
     def scale(self, queries: FloatArray) -> FloatArray:
@@ -63,15 +63,15 @@ class Peeled:
         return np.asarray((queries - self.centre) / self.spread)
 
     def spread_without(self, records: IntArray) -> FloatArray:
-        """Return by what scaling divides without each of these records, ``(records, columns)``.
+        """Return what scaling divides by without each of these records, ``(records, columns)``.
 
-        Of a column that is constant without a record it is what it was: these are in ``changed``.
+        A column that is constant without a record keeps its value: these are in ``changed``.
         """
         found = self.measure_spread(records)
         return np.where(found > _CONSTANT * self.spread, found, self.spread)
 
     def measure_spread(self, records: IntArray) -> FloatArray:
-        """Return the same, 0 where a column is constant without a record."""
+        """Return what scaling divides by; 0 where a column is constant without a record."""
         found = np.tile(self.spread, (len(records), 1))
         for columns, scaler in self.scalers:
             table = self.features[:, columns]
@@ -81,14 +81,14 @@ class Peeled:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Part:
-    """What some steps make of some columns; gaps are filled without a record, if one is named."""
+    """Columns after some steps; values are imputed as without a record, if one is named."""
 
     table: Any
     changed: BoolArray
-    fills: FloatArray  # what fills each column with gaps without each record, and with all: (n + 1)
+    fills: FloatArray  # imputed values without each record, and last with all: n + 1 rows
     without: int | None = None
     scaler: Any = None
-    pieces: tuple[tuple[int, Any], ...] = ()  # width and scaler of each, where they were joined
+    pieces: tuple[tuple[int, Any], ...] = ()  # width and scaler of each part that was joined
     rotated: bool = False
 
     @property
@@ -106,9 +106,9 @@ def peel_scaling(
     *,
     without: int | None = None,
 ) -> Peeled | None:
-    """Return a pipeline's last estimator and what reaches it but for scaling; None: not known here.
+    """Return a pipeline's last estimator and its unscaled features; None: not supported.
 
-    Gaps are filled as they are without a record, if one is named.
+    If a record is named, missing values are imputed as they are without it.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -122,7 +122,7 @@ def peel_scaling(
     if identify(estimator) != "sklearn.Pipeline" or len(estimator.steps) < 2:
         return None
     if len(getattr(X, "shape", ())) != 2:
-        return None  # a list of texts, say
+        return None  # for example, a list of texts
     *before, (_, last) = estimator.steps
     n = count_rows(X)
     part: _Part | None = _Part(
@@ -155,8 +155,8 @@ def peel_scaling(
         rotated=part.rotated,
         steps=tuple(type(step).__name__ for _, step in before),
     )
-    # A column that is constant without a record is not scaled at all: only who holds an end of
-    # its range can do that.
+    # A column that is constant without a record is not scaled at all. Only a record at an end of
+    # its range can cause that.
     for columns, _ in scalers:
         table = features[:, columns]
         ends = np.unique([table.argmin(axis=0), table.argmax(axis=0)])
@@ -171,19 +171,19 @@ def peel_scaling(
 
 
 def _group_fillings(fills: FloatArray) -> tuple[IntArray, BoolArray]:
-    """Return in which way gaps are filled without each record, and who shares it with too few."""
+    """Return the imputation without each record, and which records share theirs with too few."""
     if not fills.shape[1]:
         return np.zeros(len(fills) - 1, np.int64), np.zeros(len(fills) - 1, bool)
     _, found, counts = np.unique(fills, axis=0, return_inverse=True, return_counts=True)
     found = found.reshape(-1)
     order = np.argsort(-counts, kind="stable")
-    order = np.r_[found[-1], order[order != found[-1]]]  # the way with all records is the first
+    order = np.r_[found[-1], order[order != found[-1]]]  # the one with all records comes first
     places = np.argsort(order)[found[:-1]]
     return places, places >= _MOST_FILLINGS
 
 
 def _has_no_range(peeled: Peeled, columns: IntArray) -> bool:
-    """Tell whether a column that varies has equal quartiles, which one record may part."""
+    """Tell whether a varying column has equal quartiles, which one record may separate."""
     table = peeled.features[:, columns]
     quartiles = np.quantile(table, (0.25, 0.75), axis=0)
     narrow = quartiles[1] - quartiles[0] <= _CONSTANT * table.std(axis=0)
@@ -195,7 +195,7 @@ def _has_no_range(peeled: Peeled, columns: IntArray) -> bool:
 
 
 def _apply(step: Any, part: _Part) -> _Part | None:
-    """Return what a step makes of a part; None where leaving records out of it is not known."""
+    """Apply a step to a part; None if leaving records out of the step is not supported."""
     if step is None or (isinstance(step, str) and step == "passthrough"):
         return part
     kind = identify(step)
@@ -209,7 +209,7 @@ def _apply(step: Any, part: _Part) -> _Part | None:
 
 
 def _transform(step: Any, part: _Part, changed: BoolArray | None = None) -> _Part | None:
-    """Apply a step that is the same without most records."""
+    """Apply a step that most records do not change."""
     if part.is_scaled or part.rotated:
         return None
     table = clone_estimator(step).fit_transform(part.table)
@@ -217,7 +217,7 @@ def _transform(step: Any, part: _Part, changed: BoolArray | None = None) -> _Par
 
 
 def _put(table: Any, part: _Part, changed: BoolArray) -> _Part | None:
-    """Return a part with another table, if that is not too large."""
+    """Return a part with another table; None if that is too large."""
     if np.prod(table.shape) > _MOST_CELLS:
         return None
     table = table.toarray() if hasattr(table, "toarray") else table
@@ -239,7 +239,7 @@ def _run(step: Any, part: _Part) -> _Part | None:
 
 
 def _join(step: Any, part: _Part) -> _Part | None:
-    """Treat columns apart, and put them side by side."""
+    """Apply transformers to their columns, and concatenate the results."""
     if part.is_scaled or part.rotated or step.transformer_weights is not None:
         return None
     fitted = clone_estimator(step).fit(part.table)
@@ -265,7 +265,7 @@ def _join(step: Any, part: _Part) -> _Part | None:
 
 
 def _encode(step: Any, part: _Part) -> _Part | None:
-    """Apply an encoder: who alone has a category changes its list."""
+    """Apply an encoder, which changes only with records that alone have a category."""
     counted = ("min_frequency", "max_categories")
     if any(getattr(step, name, None) is not None for name in counted):
         return None
@@ -282,8 +282,8 @@ def _encode(step: Any, part: _Part) -> _Part | None:
 
 
 def _impute(step: Any, part: _Part) -> _Part | None:
-    """Fill gaps by what fills them without the named record, or with all."""
-    counted = step.strategy in ("most_frequent", "constant")  # which words have, too
+    """Impute missing values as without the named record, or with all."""
+    counted = step.strategy in ("most_frequent", "constant")  # which also work on texts
     if part.is_scaled or part.rotated or step.add_indicator or hasattr(part.table, "tocsr"):
         return None
     if not isinstance(step.missing_values, float) or not np.isnan(step.missing_values):
@@ -295,7 +295,7 @@ def _impute(step: Any, part: _Part) -> _Part | None:
     for place in range(0 if step.strategy == "constant" else table.shape[1]):
         column = table[:, place]
         try:
-            gaps = np.not_equal(column, column).astype(bool)  # nan is not itself
+            gaps = np.not_equal(column, column).astype(bool)  # nan is not equal to itself
             values, codes = np.unique(column[~gaps], return_inverse=True)
         except TypeError:  # values without an order
             return None
@@ -313,12 +313,12 @@ def _impute(step: Any, part: _Part) -> _Part | None:
 
 
 def _fill_by_mean(column: FloatArray) -> FloatArray:
-    """Return the mean without each value, and last that of all; a gap changes nothing."""
+    """Return the mean without each value, and last that of all; missing values change nothing."""
     there = ~np.isnan(column)
     values = np.sort(column[there])
     found = np.full(column.size + 1, values.mean())
     before, after = np.cumsum(values), np.cumsum(values[::-1])[::-1]  # a difference would round
-    ranks = np.searchsorted(values, column[there])  # the same of equal values
+    ranks = np.searchsorted(values, column[there])  # equal for equal values
     others = np.r_[0.0, before][ranks] + np.r_[after, 0.0][ranks + 1]
     found[:-1][there] = others / (values.size - 1) if values.size > 1 else np.nan
     return found
@@ -336,7 +336,7 @@ def _fill_by_median(column: FloatArray) -> FloatArray:
 
 
 def _fill_by_commonest(column: FloatArray) -> FloatArray:
-    """Return the commonest value without each, and last that of all; of equals the smallest."""
+    """Return the most frequent value without each, and last that of all; ties: the smallest."""
     values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
     top = int(counts.argmax())
     found = np.full(column.size + 1, values[top])
@@ -348,7 +348,7 @@ def _fill_by_commonest(column: FloatArray) -> FloatArray:
 
 def _rotate(step: Any, part: _Part) -> _Part | None:
     """Keep columns as they are where all components are kept: that is a rotation."""
-    # of which arpack leaves one out
+    # arpack drops one component
     whole = step.n_components is None and not step.whiten and step.svd_solver != "arpack"
     if part.rotated or not whole or not _is_numeric(part.table):
         return None
@@ -360,7 +360,7 @@ def _rotate(step: Any, part: _Part) -> _Part | None:
 
 def _take_columns(X: Any, columns: Any) -> Any:  # noqa: N803
     if isinstance(columns, (str, int)):
-        return None  # one column, as vectorizers of texts take it
+        return None  # a single column, as text vectorizers take it
     if hasattr(X, "iloc"):
         named = len(columns) and isinstance(columns[0], str)
         return X.loc[:, columns] if named else X.iloc[:, columns]
@@ -378,7 +378,7 @@ def _is_numeric(X: Any, *, gaps: bool = False) -> bool:  # noqa: N803
 
 
 def _read_scaler(fitted: Any, width: int) -> tuple[FloatArray, FloatArray]:
-    """Return what a fitted scaler subtracts, and by what it divides."""
+    """Return what a fitted scaler subtracts, and what it divides by."""
     if identify(fitted) == "sklearn.MinMaxScaler":
         return np.asarray(-fitted.min_ / fitted.scale_), np.asarray(1 / fitted.scale_)
     centre = getattr(fitted, "mean_", None)
@@ -435,7 +435,7 @@ def _robust(scaler: Any, table: FloatArray, records: IntArray) -> FloatArray:
 
 
 def _quantile_without(order: FloatArray, ranks: IntArray, share: float) -> FloatArray:
-    """Return a quantile of sorted values without that of each rank, between neighbours linearly."""
+    """Return a quantile of sorted values without each rank, by linear interpolation."""
     place = (len(order) - 2) * share
     low = int(np.floor(place))
     high = min(low + 1, len(order) - 2)
@@ -464,6 +464,6 @@ _KINDS: dict[str, Callable[[Any, _Part], _Part | None]] = {
 
 
 def describe_steps(peeled: Peeled, refitted: Sequence[int] | IntArray) -> str:
-    """Say through what records were left out, and how many were fitted again."""
+    """Describe the steps that records were left out of, and how many were refitted."""
     some = f"; {len(refitted):,} fitted again" if len(refitted) else ""
     return f" through {', '.join(peeled.steps)}{some}"

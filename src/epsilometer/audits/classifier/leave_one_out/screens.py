@@ -1,8 +1,8 @@
-"""Screen records for high PDTP without leaving them out, to choose which are refitted.
+"""Screen records for high PDTP without leaving them out, to choose which to refit.
 
-A screen is a guess: it orders records, and says nothing about how large a PDTP is. How well each
-follows the exact order was measured (benchmarks/screens.md), and no screen follows it for every
-model. So a screen never clears a record: what it did not choose is sampled at random
+A screen is a heuristic: it ranks records, and does not estimate how large a PDTP is. How well each
+screen follows the exact order was measured (benchmarks/screens.md); none does for every model. So a
+screen never clears a record: the records it did not choose are sampled at random
 (``choose_records``).
 """
 
@@ -33,10 +33,10 @@ CITES = MappingProxyType(
         "per-instance": "wang2019",
     }
 )
-MODELS = 32  # of halves of the records
-_FLOOR = np.log(0.005)  # the lowest that two decimals show
-_WIDEST = 2_000  # columns, whose curvature is a matrix of their square
-_LEAST = 1e-3  # of 1 − leverage
+MODELS = 32  # models trained on halves of the records
+_FLOOR = np.log(0.005)  # centre of the lowest bin of two decimals
+_WIDEST = 2_000  # largest number of columns: the curvature is a square matrix of that order
+_LEAST = 1e-3  # smallest 1 − leverage
 
 
 def screen_records(
@@ -48,27 +48,27 @@ def screen_records(
     seed: int = 0,
     engine: Any = None,
 ) -> FloatArray:
-    """Guess which records have a high PDTP: larger is riskier; only the order has a meaning.
+    """Rank records by an estimate of PDTP: larger is riskier; only the order has a meaning.
 
     - ``"subsamples"`` trains the estimator on 32 halves of the records, with the same random
-      numbers, and compares what models with a record and models without it say of it (Feldman and
+      numbers. It compares predictions for a record by models with it and without it (Feldman and
       Zhang 2020). For any estimator.
-    - ``"influence"`` takes a logistic regression in place of the estimator, and its first-order
-      change when a record leaves (Koh and Liang 2017).
+    - ``"influence"`` uses a logistic regression instead of the estimator, and its first-order
+      change when a record is removed (Koh and Liang 2017).
     - ``"leverage"`` is how far a record lies from the others, in the metric of that regression.
     - ``"per-instance"`` is the length of a record's gradient in that metric: its ε if the weights
       were published with noise of that shape, up to a factor (Wang 2019).
 
-    Guarantee: none about PDTP. How well it orders records is in benchmarks/screens.md.
-    Assumption: for all but ``"subsamples"``, X are numbers, 2,000 columns at most.
+    Guarantee: none about PDTP. benchmarks/screens.md shows how well each screen ranks records.
+    Assumption: for all but ``"subsamples"``, X is numeric, with at most 2,000 columns.
 
     Args:
         estimator: As for ``pdtp``; not fitted itself.
         X: Features.
         y: Labels.
-        screen: Which.
+        screen: Name of the screen.
         seed: Seed of the halves, and of training.
-        engine: What trains models of halves.
+        engine: Executes the training on halves.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -106,7 +106,7 @@ def screen_pool(pool: ShadowPool) -> FloatArray:
 
 @dataclass(frozen=True)
 class _SameSeed:
-    """Trains every model with the same random numbers, so that they differ by their records."""
+    """Train every model with the same random numbers, so that models differ by their records."""
 
     train: FitEstimator
     seed: int
@@ -116,14 +116,14 @@ class _SameSeed:
 
 
 class _Surrogate:
-    """A logistic regression on standardised columns, in place of any model.
+    """A logistic regression on standardised columns, as a surrogate for any model.
 
-    Its curvature is taken for the same in all classes, Σ w x xᵀ + 2 I with w = 1 − Σ p²: exact for
-    two classes, whose weights are each other's negatives, and of that size for more.
+    Its curvature is taken to be the same for all classes, Σ w x xᵀ + 2 I with w = 1 − Σ p². That is
+    exact for two classes, whose weights are each other's negatives, and approximate for more.
 
     Attributes:
         logs: ln p at each record, ``(n, classes)``.
-        residual: Label less p.
+        residual: One-hot label minus p.
         spread: xᵀ H⁻¹ x.
         leverage: w xᵀ H⁻¹ x, below 1.
     """

@@ -1,8 +1,8 @@
 """Count labels in trees of fixed structure, with and without one record: two estimators.
 
-Both have scikit-learn's interface. Their leaves count labels, so that removing a record subtracts
-one from each of its leaves. A ``DecisionTreeClassifier`` is another algorithm: without a record it
-may split elsewhere, and has to be refitted.
+Both have scikit-learn's interface. Their leaves count labels, so removing a record subtracts one
+from each of its leaves. A ``DecisionTreeClassifier`` is different: without a record it may split
+elsewhere, and has to be refitted.
 """
 
 from typing import Any, Literal, TypeAlias
@@ -41,17 +41,17 @@ class _LeafClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class RandomDecisionTrees(_LeafClassifier):
-    """Random decision trees (Fan, Wang, Yu and Ma 2003): drawn blindly, then filled.
+    """Random decision trees (Fan, Wang, Yu and Ma 2003): random splits, leaves that count labels.
 
-    Every inner node asks for a feature drawn evenly, at a threshold drawn evenly from what is left
-    of that feature's bounds on the way there. Only the number of features and the bounds are
-    used, so bounds have to be known beforehand: from the data they would leak.
+    Every inner node splits a uniformly drawn feature, at a threshold drawn uniformly from the
+    node's range of that feature. Only the number of features and the bounds are used, so bounds
+    have to be known beforehand: computed from the data, they would leak.
 
     Args:
-        trees: How many.
-        depth: Questions from root to leaf.
-        bounds: Least and largest value, of all features, or shape ``(features, 2)``.
-        smoothing: Laplace's: this many records of each class are added to each leaf.
+        trees: Number of trees.
+        depth: Splits from root to leaf.
+        bounds: Smallest and largest value, of all features, or shape ``(features, 2)``.
+        smoothing: Laplace smoothing: records of each class to add to each leaf.
         average: "arithmetic" over trees as in Fan et al.; "geometric" as in training_privacy's
             Proposition 6.8, which is proved before the classes are made to sum to 1, as here.
         seed: Seed of the structure.
@@ -177,12 +177,12 @@ def _draw_structure(
 
 
 class FixedStructure(_LeafClassifier):
-    """The leaves of a fitted decision tree, its questions held fixed.
+    """The leaves of a fitted decision tree, with its splits held fixed.
 
-    Fitting counts labels in the leaves and does not change the questions. Leave-one-out of this
-    asks how much a record shows in the *counts*, given that the structure is public or was
-    learned from others; it is not that of a ``DecisionTreeClassifier``, whose structure moves too.
-    A leaf that no one is in answers as its nearest ancestor that someone is in.
+    Fitting counts labels in the leaves and does not change the splits. Its leave-one-out risk is
+    that of the *counts* alone, for a structure that is public or was learned from others. It is not
+    that of a ``DecisionTreeClassifier``, whose structure changes too. An empty leaf answers like
+    its nearest ancestor that is not empty.
 
     Args:
         tree: A fitted ``DecisionTreeClassifier`` or ``ExtraTreeClassifier``, without class
@@ -199,7 +199,7 @@ class FixedStructure(_LeafClassifier):
         self.tree = tree
 
     def __sklearn_clone__(self) -> "FixedStructure":
-        return FixedStructure(self.tree)  # a clone of the tree would have no structure
+        return FixedStructure(self.tree)  # a cloned tree would have no structure
 
     def fit(self, X: Any, y: Any) -> "FixedStructure":  # noqa: N803
         """Count labels in every node."""
@@ -255,7 +255,7 @@ def log_shares(
     while (empty := left.sum(axis=1) == 0).any():
         nodes[empty] = parents[nodes[empty]]
         left[empty] = counts[nodes[empty]] - taken[empty]
-    with np.errstate(divide="ignore"):  # a class that nobody has there
+    with np.errstate(divide="ignore"):  # a class without records there
         result: FloatArray = np.log(left / left.sum(axis=1, keepdims=True))
     return result
 
@@ -280,7 +280,7 @@ class _Leaves(Removable):
 class RandomLeaves(_Leaves):
     """Leaves of random trees.
 
-    Where the last record of a class goes, its column goes from the smoothing too.
+    If the last record of a class is removed, the class is removed from the smoothing too.
     """
 
     def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803

@@ -21,7 +21,7 @@ from epsilometer.types import FloatArray
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RegressorResults(PublishedResults):
-    """What the parts of an audit of a regressor found, on its way to a result."""
+    """Results of the parts of a regressor's audit, to be combined into one audit."""
 
     task: RegressorTask
 
@@ -47,7 +47,7 @@ class RegressorResults(PublishedResults):
 
     @cached_property
     def _units(self) -> tuple[FloatArray, str]:
-        """Return the unit of each output, and what it is in words."""
+        """Return the unit of each output, and its description."""
         subject, outputs = self.task.subject, self.task.targets.outputs
         if subject.noise is not None:
             return np.full(outputs, subject.noise), "the standard deviation of the API's noise"
@@ -56,18 +56,18 @@ class RegressorResults(PublishedResults):
         found = self.found["leave-one-out"]
         errors = np.abs(found["without"] - self.task.targets.values[found["records"]])
         usual = np.median(errors, axis=0)
-        # Where most are predicted exactly, the mean error is no unit of 0
+        # If most are predicted exactly, the median error is 0: use the mean error
         usual = np.where(usual > 0, usual, errors.mean(axis=0))
         values = self.task.targets.values
         spread = values.std(axis=0)
-        # A model that is worse than a constant errs so much that any change would seem small
+        # The errors of a model worse than a constant would make any change seem small
         blind = np.median(np.abs(values - np.median(values, axis=0)), axis=0)
         usual = np.where(blind > 0, np.minimum(usual, blind), usual)
         units = np.where(usual > 0, usual, np.where(spread > 0, spread, 1.0))
         return units, "the model's median error on records outside training"
 
     def _measure(self, other: str) -> FloatArray:
-        """Return the largest change over outputs, in units, seen and at full precision both."""
+        """Return the largest change over outputs, in units: the smaller of shown and unrounded."""
         found, rounding = self.found["leave-one-out"], self.task.subject.rounding
         units, _ = self._units
         exact = np.abs(found["full"] - found[other]) / units
@@ -91,7 +91,7 @@ class RegressorResults(PublishedResults):
 
     @property
     def measured(self) -> Measured:
-        """What rules use."""
+        """The quantities that rules use."""
         return Measured(
             risk=self.risk,
             floor=self._floor,

@@ -57,7 +57,7 @@ class RegressorJob(PublishedJob):
 
     @property
     def work(self) -> Mapping[str, Callable[[], Arrays]]:
-        """What computes each part."""
+        """The function that computes each part."""
         return {
             "leave-one-out": self._leave_out,
             "attacks": self._attack,
@@ -66,7 +66,7 @@ class RegressorJob(PublishedJob):
         }
 
     def collect(self, found: Mapping[str, Arrays]) -> RegressorResults:
-        """Return what the parts found, on its way to a result."""
+        """Return the results of the parts, to be combined."""
         return RegressorResults(task=self.task, found=found)
 
     @property
@@ -103,7 +103,7 @@ class RegressorJob(PublishedJob):
         }
 
     def _attack(self) -> Arrays:
-        """Attack every model of the pool by all others."""
+        """Attack every model of the pool with the others as shadows."""
         subject, targets = self.task.subject, self.task.targets
         halves = RegressorHalves(records=targets.records, seed=self.task.seed, fit=self._fit)
         models = subject.shadows // 2 * 2  # whole pairs: every record is in half of them
@@ -132,7 +132,7 @@ class RegressorJob(PublishedJob):
         return arrays
 
     def _fit_published(self) -> tuple[Any, FloatArray]:
-        """Return the model that is to be published, and what it was fitted to."""
+        """Return the model to publish, and the targets it was fitted to."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the same as with each record left out, said there
             model = self._fit.fit(slice(None), seed=self.task.seed, overwrite=False)
@@ -140,7 +140,7 @@ class RegressorJob(PublishedJob):
         return model, targets.values[:, 0] if targets.outputs == 1 else targets.values
 
     def _search_answers(self) -> Arrays:
-        """Compute records from answers as they are shown, where these have no noise."""
+        """Compute records from answers as they are shown, if these have no noise."""
         subject = self.task.subject
         if subject.noise is not None or self.task.targets.times is not None:
             return write_leaks([Leak(kind="statistics", records=0, finding=_NOT_TRIED)])
@@ -160,7 +160,7 @@ class RegressorJob(PublishedJob):
         targets = task.targets
         leaks = self._search_model(model, flat if targets.times is None else None, task.content)
         inner, flat, _ = unwrap_target(model, flat, flat)
-        if inner is not model:  # what it was fitted to are other numbers
+        if inner is not model:  # it was fitted to transformed targets
             known = self._search_model(inner, flat, None)
             leaks = (*(leak for leak in known if leak.kind == "rebuilt"), *leaks)
         leaks = (*find_targets(model, targets), *leaks)
@@ -182,7 +182,7 @@ class RegressorJob(PublishedJob):
 def unwrap_target(
     model: Any, targets: FloatArray, answers: FloatArray
 ) -> tuple[Any, FloatArray, FloatArray]:
-    """Return the model inside a ``TransformedTargetRegressor``, with numbers as it knows them."""
+    """Return the model inside a ``TransformedTargetRegressor``, with the transformed targets."""
     if identify(model) != "sklearn.TransformedTargetRegressor":
         return model, targets, answers
     found = [
@@ -194,10 +194,10 @@ def unwrap_target(
 
 
 def find_targets(model: Any, targets: Targets) -> tuple[Leak, ...]:
-    """Return where a fitted model holds the numbers of all its records."""
+    """Return where a fitted model holds the targets of all its records."""
     values = targets.values if targets.times is None else targets.times[:, None]
     if np.unique(values).size < values.size / 2:
-        return ()  # of few different numbers, an array of as many is met by chance
+        return ()  # few distinct numbers match by chance
     ordered = np.sort(values, axis=None)
     for where, part in walk_state(model):
         numbers = isinstance(part, np.ndarray) and part.dtype.kind in "fiu"

@@ -1,4 +1,4 @@
-"""Predict at each record with it and without it: exactly where that is known, else by refits."""
+"""Predict at each record with it and without it: exactly if supported, else by refits."""
 
 import time
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ from epsilometer.engine.engines import Engine
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
-_REFITTED = 2000  # records up to which all are refitted unasked
-_DRAWN = 500  # of more, at most
-_FEWEST = 40  # of any number
-_ROWS = 2_000_000  # of all models that are fitted without a record
+_REFITTED = 2000  # records up to which all are refitted by default
+_DRAWN = 500  # largest number of records to draw from more than that
+_FEWEST = 40  # smallest number of records to draw
+_ROWS = 2_000_000  # total rows of all models that are fitted without a record
 _SHORT = 5.0  # seconds of a fit that may be timed twice
 
 
@@ -33,13 +33,13 @@ class Left:
     """Predictions at records with them and without them, shape ``(records, outputs)``.
 
     Attributes:
-        records: Which were left out.
-        full: ln p under the model trained on all records.
-        without: ln p under the model trained without the record.
-        null: ln p under a model trained on all with another seed.
+        records: Row numbers of the records that were left out.
+        full: Predictions of the model trained on all records.
+        without: Predictions of the model trained without the record.
+        null: Predictions of a model trained on all records with another seed.
         drawn: Whether the records were drawn at random, or are all.
         path: How it was computed.
-        caveats: What a reader must know.
+        caveats: Caveats for readers.
     """
 
     records: IntArray
@@ -65,11 +65,11 @@ def leave_out(
 ) -> Left:
     """Leave records out of a regressor, one at a time.
 
-    Guarantee: what ``path`` calls exact agrees with refitting; the same arguments give the same
-        bytes. Without ``records``, all are left out of exact families and of tables of up to 2,000
-        records; of others 500 that are drawn at random, or so many that their number times that of
-        the records is 2 million, at least 40.
-    Assumption: as of ``epsilometer.pdtp``.
+    Guarantee: if ``path`` says exact, values agree with refitting; the same arguments give the same
+        bytes. By default, all records are left out of exact families and of tables of up to 2,000
+        records. From n records of larger tables, 2,000,000 / n are drawn at random, between 40 and
+        500.
+    Assumption: that of ``epsilometer.pdtp``.
 
     Example:
         >>> from sklearn.linear_model import LinearRegression
@@ -102,7 +102,7 @@ def leave_out(
     fits = _Refits(FitRegressor(inner.estimator, inner.features, targets), seed)
     found = refit(
         _Leaving(fits),
-        np.arange(targets.records),  # fits are asked about rows by their numbers
+        np.arange(targets.records),  # fits are queried by row number
         targets.values,
         chosen.records,
         seed=seed,
@@ -129,7 +129,7 @@ def leave_out(
 
 @dataclass(frozen=True, eq=False)
 class _Leaving:
-    """What ``refit`` asks for its fits."""
+    """The estimator for ``refit``, which supplies its own fits."""
 
     fits: "_Refits"
 
@@ -138,7 +138,7 @@ class _Leaving:
 
 
 class _Refits(Fits):
-    """One fit after the other of a regressor."""
+    """Refit a regressor one model at a time."""
 
     path = "refits"
     caveats = (
@@ -150,7 +150,7 @@ class _Refits(Fits):
         self.fit, self.seed = fit, seed
 
     def seconds(self, records: IntArray, queries: Any) -> float:
-        """Time one of them; twice where it is short, since the first is slow."""
+        """Time one refit; time it again if short, since the first is slow."""
         took: list[float] = []
         while len(took) < 2 and sum(took) < _SHORT:
             start = time.perf_counter()
@@ -164,13 +164,13 @@ class _Refits(Fits):
         return {"estimator": fit.estimator, "X": fit.features, "y": fit.targets.fitted}
 
     def whole(self, queries: Any, *, seed: int | None) -> FloatArray:
-        """Return predictions of a model of all records, at the records that are asked about."""
+        """Return predictions of a model trained on all records, at the queried records."""
         given = self.seed if seed is None else seed
         model = self.fit.fit(slice(None), seed=given, overwrite=seed is not None)
         return self.fit.predict(model, queries)
 
     def without(self, records: IntArray, queries: Any) -> FloatArray:
-        """Return predictions of models without one record each, at that record."""
+        """Return predictions of models trained without one record each, at that record."""
         return np.concatenate([self._remove(int(record)) for record in records])
 
     def _remove(self, record: int) -> FloatArray:
@@ -192,7 +192,7 @@ def _leave_least_squares(
     X: Any,  # noqa: N803
     targets: Targets,
 ) -> tuple[str, FloatArray, FloatArray] | None:
-    """Return predictions by leverages; None where parameters or columns need refits."""
+    """Return predictions from leverages; None if parameters or columns need refits."""
     alpha = getattr(estimator, "alpha", 0.0)
     if hasattr(X, "toarray") or estimator.positive or np.ndim(alpha) != 0:
         return None
@@ -223,7 +223,7 @@ def _leave_neighbours(
     X: Any,  # noqa: N803
     targets: Targets,
 ) -> tuple[str, FloatArray, FloatArray] | None:
-    """Return means over the nearest, and over the nearest others."""
+    """Return means over the nearest neighbours, with and without each record."""
     k = int(estimator.n_neighbors)
     if estimator.metric == "precomputed" or targets.records <= k + 1:
         return None
@@ -231,7 +231,7 @@ def _leave_neighbours(
     distances, nearest = index.kneighbors(X, n_neighbors=k + 1)
     rows = np.arange(targets.records)
     stays = nearest != rows[:, None]
-    stays[stays.all(axis=1), -1] = False  # not among them: the k nearest stay as they are
+    stays[stays.all(axis=1), -1] = False  # if it is not among them, the k nearest stay
     shape = (targets.records, k)
 
     def average(far: FloatArray, near: IntArray) -> FloatArray:

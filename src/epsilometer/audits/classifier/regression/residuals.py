@@ -1,8 +1,8 @@
-"""Turn residuals of shadow models into a pool that every membership attack understands.
+"""Turn residuals of shadow models into a pool that every membership attack can use.
 
-A model's confidence in a record's number is exp(−r²/2), r its residual in units of the median
-residual of all models: the likelihood of a normal law, up to a factor. So a loss threshold ranks
-records by their residuals, and likelihood ratios compare residuals with and without the record.
+A model's confidence in a record's target is exp(−r²/2), with r its residual in units of the median
+residual of all models: a normal likelihood, up to a factor. So a loss threshold ranks records by
+their residuals, and likelihood ratios compare residuals with and without the record.
 """
 
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ _CLASSES = np.array(["not its number", "its number"])
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RegressorHalves(Halves):
-    """Regressors of about half of the records each.
+    """Regressors trained on about half of the records each.
 
     Attributes:
-        fit: Trains on rows and predicts at rows.
+        fit: Trains on some rows, and returns a function that predicts at rows.
     """
 
     fit: FitRegressor
@@ -36,12 +36,12 @@ class RegressorHalves(Halves):
     def fingerprint(self) -> str:
         """Return a hash of the records, and of how models are trained."""
         features = self.fit.features
-        if hasattr(features, "iloc"):  # a table: by its columns, whatever it keeps beside them
+        if hasattr(features, "iloc"):  # a table: by its columns alone
             features = {str(name): np.asarray(features[name]) for name in features.columns}
         return fingerprint([self.fit.estimator, features, self.fit.targets.fitted])
 
     def train(self, member: BoolArray, seed: int) -> Arrays:
-        """Train one model, and ask it about all records."""
+        """Train one model, and query it about all records."""
         predict = self.fit(np.flatnonzero(member), seed=seed)
         return {"predictions": predict(slice(None))}
 
@@ -67,15 +67,15 @@ def show_predictions(
 
 
 def make_pool(predictions: FloatArray, member: BoolArray, values: FloatArray) -> ShadowPool:
-    """Return a pool of confidences in each record's own number.
+    """Return a pool of confidences in each record's target.
 
-    The unit of residuals is a function of predictions alone, not of who was in: a record that
-    changes nothing has scores that say nothing.
+    The unit of residuals depends on predictions alone, not on membership: the scores of a record
+    that changes nothing are uninformative.
 
     Args:
         predictions: Predictions of each model at all records, shape ``(models, records, outputs)``.
-        member: Who was in which, shape ``(models, records)``.
-        values: What is to be predicted, shape ``(records, outputs)``.
+        member: Whether each model was trained on each record, shape ``(models, records)``.
+        values: The targets, shape ``(records, outputs)``.
 
     Example:
         >>> member = np.array([[True, False], [False, True]])

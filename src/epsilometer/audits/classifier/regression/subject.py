@@ -31,7 +31,7 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import IntArray
 
 PublishedAs: TypeAlias = Literal["file", "api"]
-ATTACKS = ("loss", "lira", "rmia", "lira-offline")  # those that need residuals alone
+ATTACKS = ("loss", "lira", "rmia", "lira-offline")  # attacks that need only residuals
 RULES: tuple[ReleaseRule, ...] = (
     NoRecordInFile(),
     NoRecordInAnswers(),
@@ -45,28 +45,28 @@ RULES: tuple[ReleaseRule, ...] = (
 class Regressor(PublishedModel):
     """A regressor trained on these records: may it be published?
 
-    Its ``rules`` decide, as those of a ``Classifier`` do, by the same judge.
+    Its ``rules`` decide, in the same way as those of a ``Classifier``.
 
     Guarantee: *do not release* is wrong in at most ``1 - confidence`` of audits where it rests on
-        samples, and certain where all records were measured exactly; *release* says the same of
-        each rule, as these attacks measure it, and proves no privacy. The same settings give the
-        same audit, byte for byte.
+        samples, and certain where all records were measured exactly; *release* has the same error
+        for each rule, as measured by these attacks, and proves no privacy. The same settings give
+        the same audit, byte for byte.
     Assumption: one record per row; scores of different records are independent. Attacks are made
         on models that were trained on halves of the records.
 
     Attributes:
         estimator: An estimator of scikit-learn or scikit-survival, or a pipeline, not fitted.
         X: Features: an array, a sparse matrix or a data frame.
-        y: Numbers: one per record, or several, shape ``(records, outputs)``. Or pairs (event,
-            time), a structured array, of a survival model.
+        y: Targets: one number per record, or several, shape ``(records, outputs)``. For a survival
+            model, pairs (event, time), as a structured array.
         published_as: What is published: ``"file"``, the fitted model, which is then searched
             for records; or ``"api"``, predictions, with ``rounding`` and ``noise``.
-        model_file: The file that is to be published, if there is one already. It is never loaded.
-        rounding: An API rounds predictions to multiples of it; None: it does not.
+        model_file: The file to publish, if there is one already. It is never loaded.
+        rounding: Unit to which an API rounds predictions; None: not rounded.
         noise: Standard deviation of normal noise that an API adds to every answer; None: none.
-        records: Records to leave out one by one: row numbers, ``"sample:500"``; None: all, or 500
-            where each of more than 2,000 needs its own fit; fewer of more than 4,000, at
-            least 40.
+        records: Records to leave out one by one: row numbers, or ``"sample:500"``. None: all; if
+            more than 2,000 would each need a refit, 500 at random, or fewer above 4,000 records,
+            but at least 40.
         preprocessing: Whether a pipeline's earlier steps are fitted again without the record
             (``"refit"``), or kept as fitted to all records (``"fixed"``).
         patience: Seconds that refits may take; an audit that needs more is refused before it
@@ -75,13 +75,13 @@ class Regressor(PublishedModel):
             of predictions are judged.
         shadows: Models in the pool of shadows; all of them are attacked.
         groups: Column → group of each record, to see whether some are more at risk.
-        rules: Rules that judge it.
+        rules: Rules that decide; by default one for everything that is measured.
         feature_names: Names of the columns of X.
         categorical: Which columns of X are categorical.
         record_names: Names of the records, for ``records.csv`` in the run's directory alone.
         show_records: Write row numbers of the riskiest records into the result.
         title: What is audited, in words; the estimator's class by default.
-        caveats: What a reader must know first.
+        caveats: Caveats to show first.
         source: Where the records came from, if from a file.
 
     Example:
@@ -137,8 +137,8 @@ class Regressor(PublishedModel):
             _validate.positive(**{name: value})
             if self.published_as != "api":
                 raise InvalidArgument(
-                    f"Expected {name} with published_as='api', got {self.published_as!r}: whoever "
-                    "has the file has all digits, and asks without noise."
+                    f"Expected {name} with published_as='api', got {self.published_as!r}: the file "
+                    "gives all digits, without noise."
                 )
 
     def list_attacks(self) -> Sequence[str]:
@@ -146,19 +146,19 @@ class Regressor(PublishedModel):
         return ATTACKS
 
     def list_usual_rules(self) -> tuple[ReleaseRule, ...]:
-        """Return the rules that decide where none are given."""
+        """Return the default rules."""
         return list_usual_rules(self.published_as, bool(self.attack_names))
 
 
 def list_usual_rules(published_as: str, attacked: bool) -> tuple[ReleaseRule, ...]:
-    """Return the default rules: one about everything that is measured."""
+    """Return the default rules: one for everything that is measured."""
     file = published_as == "file"
     measured = {NoRecordInFile: file, NoRecordInAnswers: not file, ChangeAtMost: True}
     return tuple(rule for rule in RULES if measured.get(type(rule), attacked))
 
 
 class RegressorTask(PublishedTask):
-    """A regressor's settings, and what follows from them and its records.
+    """A regressor's settings, and everything derived from them and its records.
 
     Attributes:
         targets: What is predicted.

@@ -14,13 +14,13 @@ from epsilometer.types import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What is predicted of each record, and what models are fitted to.
+    """Targets of all records.
 
     Attributes:
-        fitted: As ``fit`` takes it.
-        values: What predictions are compared with, shape ``(records, outputs)``. Of times until an
-            event: whether it happened.
-        times: For survival models, when each record's time ended; None for others.
+        fitted: Targets as ``fit`` takes them.
+        values: What predictions are compared with, shape ``(records, outputs)``; for survival
+            models, whether the event happened.
+        times: For survival models, the time of each record's event or censoring; None for others.
     """
 
     fitted: NDArray[Any]
@@ -29,20 +29,20 @@ class Targets:
 
     @property
     def records(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.values)
 
     @property
     def outputs(self) -> int:
-        """How many numbers are predicted of each."""
+        """Number of outputs per record."""
         return int(self.values.shape[1])
 
 
 def read_targets(y: Any) -> Targets:
-    """Read numbers, one or several per record, or (event, time) pairs as of scikit-survival.
+    """Read numbers, one or several per record, or (event, time) pairs as in scikit-survival.
 
     Raises:
-        InvalidArgument: They are not finite numbers, or all the same.
+        InvalidArgument: They are not finite numbers, or are all equal.
 
     Example:
         >>> read_targets([1.5, 2.5]).values
@@ -91,11 +91,12 @@ def _read_survival(given: NDArray[Any]) -> Targets:
 class FitRegressor:
     """Train a fresh copy of an estimator on some rows, and predict at others.
 
-    A survival model predicts the hazard that a record has gathered when its time ends: against
-    whether the event happened, that leaves the martingale residual.
+    A survival model predicts the cumulative hazard at the end of a record's time. Its difference
+    from whether the event happened is the martingale residual.
 
     Attributes:
-        estimator: As of scikit-learn; of survival, with ``predict_cumulative_hazard_function``.
+        estimator: A scikit-learn regressor, or a survival model with
+            ``predict_cumulative_hazard_function``.
         features: Features of all records.
         targets: Targets of all records.
     """
@@ -107,7 +108,7 @@ class FitRegressor:
     def __call__(
         self, rows: IntArray | slice, *, seed: int, overwrite: bool = True
     ) -> Callable[[IntArray | slice], FloatArray]:
-        """Train on rows; return what predicts at rows, shape ``(rows, outputs)``."""
+        """Train on rows; return a function that predicts at rows, shape ``(rows, outputs)``."""
         model = self.fit(rows, seed=seed, overwrite=overwrite)
         return lambda at: self.predict(model, at)
 

@@ -16,26 +16,26 @@ from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-OWN = "own"  # the question about records as they are
+OWN = "own"  # the question about unchanged records
 
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What models say of each record's own label, at its features as changed in some ways.
+    """Models' answers for each record's own label, at its features changed in several ways.
 
     Attributes:
         answers: Question → ln p of the own label, shape ``(models, records, ways)``.
-        member: Who was in which, shape ``(models, records)``.
+        member: Whether each model was trained on each record, shape ``(models, records)``.
     """
 
     answers: Mapping[str, NDArray[np.float32]]
     member: BoolArray
 
     def gains(self, question: str) -> FloatArray:
-        """Return ln p less that of all models but the model itself and the other of its pair.
+        """Return ln p minus ln of the mean p over all models except the model's own pair.
 
-        Models come in pairs that share all records, so that the reference knows nothing of who
-        was in the model.
+        The two models of a pair split the records, so the reference is independent of the model's
+        members.
         """
         likely = np.exp(self.answers[question].astype(np.float64))
         models = len(likely)
@@ -47,14 +47,14 @@ class Asked:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AskingHalves(Halves):
-    """Classifiers of about half of the records each, queried about changed records.
+    """Classifiers trained on about half of the records each, queried about changed records.
 
     Attributes:
-        fit: Trains, and returns what predicts ln p.
+        fit: Trains, and returns a function that predicts ln p.
         features: Features of all records.
-        labels: Places of their labels.
+        labels: Positions of their labels among the classes.
         questions: Question → features of all records, changed in one way after the other.
-        decimals: With how many decimals probabilities are shown; None: all. −1: the class alone.
+        decimals: Number of decimals of shown probabilities; None: all; −1: the class alone.
     """
 
     fit: FitEstimator
@@ -64,7 +64,7 @@ class AskingHalves(Halves):
     decimals: int | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Return how models are trained, and what they are asked."""
+        """Return how models are trained, and how they are queried."""
         ways = {name: len(changed) for name, changed in self.questions.items()}
         how = {"fit": name_of(type(self.fit.estimator)), "decimals": self.decimals}
         return {**how, "questions": ways}
@@ -75,7 +75,7 @@ class AskingHalves(Halves):
         return fingerprint([self.fit, np.asarray(self.features), self.labels, asked])
 
     def train(self, member: BoolArray, seed: int) -> Arrays:
-        """Train one model, and ask it all questions."""
+        """Train one model, and query it with all questions."""
         rows = np.flatnonzero(member)
         predict = self.fit(take_rows(self.features, rows), self.labels[rows], seed)
         every = np.arange(self.labels.size)
@@ -109,15 +109,15 @@ def ask_models(
     """Train an even number of models, and query each about all records in every way.
 
     Args:
-        fit: Trains on features and places of labels.
+        fit: Trains on features and positions of labels.
         X: Features.
-        labels: Places of the records' labels.
+        labels: Positions of the records' labels among the classes.
         questions: Question → features of all records, changed in one way after the other.
-        models: How many, at least 4.
-        decimals: With how many decimals probabilities are shown; None: all. −1: the class alone.
+        models: Number of models, at least 4.
+        decimals: Number of decimals of shown probabilities; None: all; −1: the class alone.
         seed: Seed from which records and the seeds of training are drawn.
-        engine: What executes training.
-        directory: Where models live, so that the same call can finish them.
+        engine: Executes training.
+        directory: Where models are stored, so that the same call can finish them.
         listen: Callbacks that receive events.
     """
     models = max(4, models // 2 * 2)
@@ -138,7 +138,7 @@ def ask_models(
 
 
 def replace_column(X: Any, column: int, values: Any) -> Any:  # noqa: N803
-    """Return features with another column in one place: an array or a table with ``iloc``."""
+    """Return features with one column replaced: an array or a table with ``iloc``."""
     changed = X.copy()
     if hasattr(X, "iloc"):
         changed.isetitem(column, values)

@@ -1,9 +1,9 @@
 """Infer a hidden attribute of records whose other columns and label are known.
 
-The adversary puts each possible value into the record, asks the model, and weighs how likely the
-model makes the true label by how likely the value is anyway. That alone is not a leak: attributes
-follow from other columns. What counts is how much more often guesses are right about records that
-the model was trained on than about others, of which it tells the same correlations.
+The adversary puts each possible value into the record, queries the model, and multiplies the
+likelihood of the true label by the prior of the value. A right guess alone is not a leak:
+attributes follow from other columns. What counts is how much more often guesses are right about
+members than about others, for whom the model reveals the same correlations.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from epsilometer.audits.classifier.threats.asking import Asked, read_column, rep
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray, IntArray
 
-_VALUES = 12  # different values up to which a column is guessed exactly
-_BINS = 4  # into which others are cut
+_VALUES = 12  # distinct values up to which a column is guessed exactly
+_BINS = 4  # bins into which other columns are cut
 _FOLDS = 5
 _PSEUDO = 1.0  # added to each count of the imputation
 
@@ -27,9 +27,9 @@ class Hidden:
     """A column that the adversary does not know.
 
     Attributes:
-        column: Its place.
-        values: What stands for each possible value.
-        codes: Which of these each record has.
+        column: Position of the column.
+        values: A representative of each possible value.
+        codes: Position of each record's value among these.
         changed: Features of all records with each value in turn.
     """
 
@@ -42,8 +42,8 @@ class Hidden:
 def hide_column(X: Any, column: int, *, categorical: bool = False) -> Hidden:  # noqa: N803
     """Return a column's possible values, and records with each of them in its place.
 
-    Numbers of more than 12 different values are cut at their quartiles, and each part is tried by
-    its median.
+    Numeric columns with more than 12 distinct values are cut at their quartiles, and each part is
+    represented by its median.
 
     Example:
         >>> hidden = hide_column(np.array([[0.0, 5.0], [1.0, 6.0], [0.0, 7.0]]), 0)
@@ -65,8 +65,8 @@ def hide_column(X: Any, column: int, *, categorical: bool = False) -> Hidden:  #
 
 
 def _list_values(column: NDArray[Any]) -> tuple[NDArray[Any], IntArray]:
-    """Return the different values of a column, and which each record has; of words also gaps."""
-    texts = column.astype(str) if column.dtype.kind == "O" else column  # gaps have no order
+    """Return the distinct values of a column, and each record's; missing texts are a value too."""
+    texts = column.astype(str) if column.dtype.kind == "O" else column  # None has no order
     _, first, codes = np.unique(texts, return_index=True, return_inverse=True)
     return column[first], np.asarray(codes, np.int64)
 
@@ -74,15 +74,15 @@ def _list_values(column: NDArray[Any]) -> tuple[NDArray[Any], IntArray]:
 def impute(
     table: NDArray[Any], labels: IntArray, hidden: Hidden, rng: np.random.Generator
 ) -> FloatArray:
-    """Return ln of how likely each value is given other columns and the label, by naive Bayes.
+    """Return ln of each value's probability given other columns and the label, by naive Bayes.
 
-    Each record is imputed from others, whether it was in a model or not.
+    Each record is imputed from the other folds, independently of membership.
 
     Args:
         table: Columns as codes, shape ``(records, columns)``.
-        labels: Places of labels.
-        hidden: The column that is not used.
-        rng: Cuts the records into folds.
+        labels: Positions of labels among the classes.
+        hidden: The hidden column, which is not used as a predictor.
+        rng: Splits the records into folds.
     """
     n, count = labels.size, hidden.values.size
     known = np.column_stack([np.delete(table, hidden.column, axis=1), labels])
@@ -103,7 +103,7 @@ def impute(
 
 
 def code_columns(X: Any) -> IntArray:  # noqa: N803
-    """Return each column as codes: of its values where they are few, else of its quartiles."""
+    """Return each column as codes of its values if they are few, else of its quartiles."""
     columns = []
     for place in range(X.shape[1]):
         given = read_column(X, place)
@@ -118,14 +118,13 @@ def code_columns(X: Any) -> IntArray:  # noqa: N803
 def guess_attribute(asked: Asked, question: str, hidden: Hidden, prior: FloatArray) -> FloatArray:
     """Return 1 for right guesses and 0 for others, shape ``(models, records)``.
 
-    Where models tell of a record what they tell of others like it, guesses are as often right of
-    records inside as of others.
+    If models do not memorise records, guesses are right equally often about members and others.
 
     Args:
-        asked: What models say with each value in place of the hidden one.
-        question: Under which.
-        hidden: The column.
-        prior: ln of how likely each value is anyway, shape ``(records, values)``.
+        asked: Models' answers with each value in place of the hidden one.
+        question: Key of these answers.
+        hidden: The hidden column.
+        prior: ln of each value's prior probability, shape ``(records, values)``.
     """
     guesses = (asked.answers[question].astype(np.float64) + prior).argmax(axis=2)
     return np.asarray(guesses == hidden.codes, np.float64)

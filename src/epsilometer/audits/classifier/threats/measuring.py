@@ -1,4 +1,4 @@
-"""Measure all threats that were asked for, by one set of models."""
+"""Measure all requested threats with one set of models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,12 +40,12 @@ from epsilometer.stats import clusters
 from epsilometer.types import FloatArray, IntArray
 
 _STREAM = 10  # number of the random stream of threats
-_MODELS = 40  # whose answers are kept: of 20 pairs, use is told with 95 % confidence
-_UNKNOWN = 0.25  # share of columns that a range leaves open
+_MODELS = 40  # models to train: 20 pairs are enough to estimate use with 95 % confidence
+_UNKNOWN = 0.25  # share of columns that a range leaves unknown
 
 
 def check_threats(threats: Sequence[str]) -> None:
-    """Refuse threats that are not known; an attribute needs its column: ``attribute:sex``."""
+    """Refuse unknown threats; an attribute needs its column: ``attribute:sex``."""
     for threat in threats:
         kind, _, column = threat.partition(":")
         if kind not in THREATS or bool(column) != (kind == ATTRIBUTE):
@@ -72,22 +72,22 @@ def measure_threats(
     directory: Any = None,
     listen: Sequence[Listener] = (),
 ) -> Arrays:
-    """Return what threats are measured by, as arrays under their names.
+    """Return the measurements of all threats, as named arrays.
 
     Args:
-        estimator: Not fitted.
+        estimator: The estimator; not fitted.
         X: Features.
-        codes: Places of labels.
+        codes: Positions of labels among the classes.
         classes: The labels.
-        threats: Which, as ``attribute:sex``, ``range``, ``structure``, ``usage``.
+        threats: Threats to measure: ``attribute:sex``, ``range``, ``structure``, ``usage``.
         names: Names of the columns of X; None: their numbers.
-        categorical: Which columns are names of something; None: none are.
-        decimals: With how many decimals probabilities are shown; None: all. −1: the class alone.
+        categorical: Which columns are categorical; None: none are.
+        decimals: Number of decimals of shown probabilities; None: all; −1: the class alone.
         has_file: Whether others are given the model itself, and so its leaves.
-        confidence: Of how exactly use is told.
+        confidence: Confidence of the error of the estimated use.
         seed: Seed of all random draws.
-        engine: What executes training.
-        directory: Where models are kept.
+        engine: Executes training.
+        directory: Where models are stored.
         listen: Callbacks that receive events.
     """
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2, _STREAM)))
@@ -188,7 +188,7 @@ def _measure_structure(
     has_file: bool,
     seed: int,
 ) -> dict[str, NDArray[Any]]:
-    """Count records by how many share their answers, and their leaf where the file is given."""
+    """Count records by how many share their answers, and their leaf if the file is published."""
     half = np.random.default_rng(seed).permutation(codes.size) < codes.size // 2
     model = clone_with_seed(fit.estimator, seed, overwrite=False)
     with seed_globals(seed):
@@ -207,7 +207,7 @@ def _measure_structure(
 
 
 def _find_leaves(model: Any, features: Any) -> FloatArray | None:
-    """Return the leaf of each record in each tree, also behind a pipeline; None of other models."""
+    """Return each record's leaf in each tree, also in a pipeline; None for other models."""
     for _, step in getattr(model, "steps", [])[:-1]:
         features = features if step in (None, "passthrough") else step.transform(features)
     last = model.steps[-1][1] if hasattr(model, "steps") else model

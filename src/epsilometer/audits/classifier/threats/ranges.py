@@ -1,8 +1,8 @@
-"""Tell whether anyone within a range was trained on, where single records are not known.
+"""Tell whether anyone within a range was trained on, if single records are not known.
 
-The adversary knows some columns of a person and the label, and asks about many records that agree
-in these. If one of the range was in, the model is surer in parts of it than other models are
-(Tao and Shokri, "Range membership inference attacks").
+The adversary knows some columns of a person and the label, and queries many records that agree in
+these. If a record in the range was a member, the model is more confident in parts of the range than
+other models (Tao and Shokri, "Range membership inference attacks").
 """
 
 from typing import Any
@@ -12,8 +12,8 @@ import numpy as np
 from epsilometer.audits.classifier.threats.asking import Asked, read_column, replace_column
 from epsilometer.types import FloatArray, IntArray
 
-_TOP = 4  # of the answers of a range, the highest one in so many counts
-SAMPLES = 8  # records of a range that are asked about
+_TOP = 4  # one in this many of a range's answers counts, the highest ones
+SAMPLES = 8  # queries per range
 
 
 def draw_ranges(
@@ -22,7 +22,7 @@ def draw_ranges(
     rng: np.random.Generator,
     samples: int = SAMPLES,
 ) -> list[Any]:
-    """Return all records several times, with values of others in the columns that are not known.
+    """Return all records several times, with values of others in the unknown columns.
 
     Example:
         >>> X = np.array([[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]])

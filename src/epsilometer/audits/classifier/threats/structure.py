@@ -8,17 +8,17 @@ from epsilometer.audits.classifier.attacks.shadows import show_logs
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 SMALLEST = 5  # records that share an answer, below which each of them is singled out
-_STEPS = 0.5  # share of records with an answer of others, from which answers come in steps
-_DIGITS = 12  # by which answers are compared: the last ones vary with the order of sums
+_STEPS = 0.5  # share of records with a shared answer from which answers come in steps
+_DIGITS = 12  # digits by which answers are compared: later ones depend on the order of sums
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """How few records share their answers.
+    """Records that are singled out by answers that few share.
 
     Attributes:
-        in_steps: Whether answers come in steps, as of trees; if not, that an answer is unique
-            tells nothing.
+        in_steps: Whether answers come in steps, as those of trees do; if not, a unique answer
+            means nothing.
         singled_out: Which records have an answer that fewer than ``SMALLEST`` records share.
     """
 
@@ -29,16 +29,16 @@ class Structure:
 def measure_structure(
     log_proba: FloatArray, unseen: FloatArray, *, decimals: int | None
 ) -> Structure:
-    """Count records by how many share their shown answer.
+    """Find the records whose shown answer few others share.
 
-    Answers come in steps where half of the records that a model was not trained on have an answer
-    that it gives others too. A linear model answers everyone otherwise, in
-    the data or not, so that its answers single out no one.
+    Answers come in steps if at least half of the records that a model was not trained on share
+    their answer with another. A linear model gives everyone a different answer, member or not, so
+    its answers single out no one.
 
     Args:
         log_proba: ln p of the model trained on all records, shape ``(records, classes)``.
         unseen: ln p of a model that was trained on some of them, at the others.
-        decimals: With how many decimals probabilities are shown; None: all. −1: the class alone.
+        decimals: Number of decimals of shown probabilities; None: all; −1: the class alone.
 
     Example:
         >>> steps = np.log(np.repeat([[0.25, 0.75], [0.5, 0.5]], [3, 7], axis=0))
@@ -52,7 +52,7 @@ def measure_structure(
 
 
 def _count_alike(log_proba: FloatArray) -> IntArray:
-    """Return how many records have the answer of each."""
+    """Return how many records share each record's answer, itself included."""
     shown = np.round(np.exp(log_proba), _DIGITS)
     _, same, counts = np.unique(shown, axis=0, return_inverse=True, return_counts=True)
     return np.asarray(counts[same.reshape(-1)], np.int64)

@@ -1,4 +1,4 @@
-"""Hold what a threat was measured by, and turn it into a finding with limits."""
+"""Hold the measurements of a threat, and turn them into a finding with limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +13,15 @@ THREATS = (ATTRIBUTE, RANGE, STRUCTURE, USAGE)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Threat:
-    """What a threat was measured by.
+    """Measurements of a threat.
 
     Attributes:
         kind: One of ``THREATS``.
-        column: The hidden column, by its name; empty where there is none.
-        observed: Scores of records inside and outside; None where all records were checked.
-        threshold: Threshold at which scores are compared, where it was fixed before; None: the
-            best.
-        share: Share of the records concerned, where all were examined.
-        baseline: Share of right guesses without any model; None where there are no guesses.
+        column: Name of the hidden column; empty if there is none.
+        observed: Scores of members and non-members; None if all records were examined.
+        threshold: Threshold for scores, if it was fixed beforehand; None: the best one.
+        share: Share of records concerned, if all were examined.
+        baseline: Share of right guesses without any model; None if there are no guesses.
         note: What was found, in a sentence.
     """
 
@@ -36,16 +35,16 @@ class Threat:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether what is said of it rests on samples."""
+        """Whether the finding rests on samples."""
         return self.observed is not None
 
     @property
     def decides(self) -> bool:
-        """Whether a rule looks at it: how exactly use is told harms no single person."""
+        """Whether a rule uses it: estimating the use of a dataset harms no single person."""
         return self.kind != USAGE
 
     def measure(self, *, confidence: float) -> ThreatFinding:
-        """Return it with limits that hold together with probability ``confidence``."""
+        """Return the finding, with limits that hold together with probability ``confidence``."""
         inside = outside = None
         if self.observed is None:
             limits = Limited(self.share, self.share, self.share)
@@ -70,7 +69,7 @@ class Threat:
 
 
 def limit_threats(threats: Sequence[Threat], limit: float, *, confidence: float) -> RuleFinding:
-    """Fail by the threat whose lower limit is highest, pass where no upper limit is above."""
+    """Fail if any threat's lower limit is above ``limit``; pass if no upper limit is."""
     found = [threat.measure(confidence=confidence) for threat in threats if threat.decides]
     outcome: Outcome = "unclear"
     interval, why = Limited(0.0, 0.0, 1.0), "No threat was measured."

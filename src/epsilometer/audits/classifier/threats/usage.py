@@ -1,7 +1,7 @@
-"""Estimate which share of a dataset a model was trained on, from single guesses that are poor.
+"""Estimate which share of a dataset a model was trained on, from weak guesses about records.
 
-Of a share p of records in use, guesses say "in" for p·TPR + (1 − p)·FPR of them, with rates that
-other models show. So p follows, and its error from other models whose p is known.
+If a share p of the records was used, guesses say "in" for p·TPR + (1 − p)·FPR of them. Both rates
+are measured on other models, which gives p. Its error is measured on models with known p.
 """
 
 import math
@@ -14,19 +14,19 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.stats.membership import Limited
 from epsilometer.types import BoolArray, FloatArray
 
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # in use, of datasets on which errors are measured
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # used shares of the datasets on which errors are measured
 _PARTS = 3  # a dataset is a third of the records, so that all shares can be drawn
-_LEAST = 1e-3  # of TPR − FPR, below which nothing follows
+_LEAST = 1e-3  # smallest TPR − FPR from which a share can be estimated
 
 
 @dataclass(frozen=True)
 class UsageError:
-    """How exactly the use of a dataset is told.
+    """Error of the estimated use of a dataset.
 
     Attributes:
-        width: By how much the estimated share is off at most, with confidence.
-        records: Records of the datasets that were tried.
-        models: Models on which they were tried.
+        width: Largest error of the estimated share, at the given confidence.
+        records: Number of records per test dataset.
+        models: Number of models on which they were tested.
     """
 
     width: float
@@ -35,7 +35,7 @@ class UsageError:
 
 
 def estimate_share(said: BoolArray, tpr: float, fpr: float) -> float:
-    """Return the share in use that explains how often guesses say "in", not limited to [0, 1].
+    """Return the used share that explains how often guesses say "in", not clipped to [0, 1].
 
     Example:
         >>> round(estimate_share(np.array([True] * 60 + [False] * 40), tpr=0.7, fpr=0.5), 2)
@@ -48,15 +48,15 @@ def estimate_share(said: BoolArray, tpr: float, fpr: float) -> float:
 def measure_usage(
     asked: Asked, *, confidence: float = 0.95, rng: np.random.Generator
 ) -> UsageError:
-    """Measure how exactly the used share of a dataset is told, by models whose share is known.
+    """Measure the error of the estimated used share, on models whose share is known.
 
-    Guarantee: for a model trained as these were, and a dataset like those drawn with one of the
-        shares of ``SHARES`` in use, the estimate is off by at most ``width`` with probability at
-        least ``confidence``; 1 where models are too few to say so.
+    Guarantee: for a model trained like these, and a dataset drawn like those tested with one of
+        ``SHARES`` in use, the estimate is off by at most ``width`` with probability at least
+        ``confidence``. With too few models, ``width`` is 1.
     Assumption: the model is exchangeable with these.
 
     Args:
-        asked: What models say of records as they are.
+        asked: Models' answers for unchanged records.
         confidence: Confidence of the width.
         rng: Draws datasets.
     """
@@ -68,7 +68,7 @@ def measure_usage(
     said = gains > 0
     worst = []
     for pair in range(models // 2):
-        model = 2 * pair + int(rng.integers(2))  # of a pair one alone: the other mirrors it
+        model = 2 * pair + int(rng.integers(2))  # only one of a pair: the other mirrors it
         tpr, fpr = _find_rates(said, asked.member, pair)
         inside = rng.permutation(np.flatnonzero(asked.member[model]))
         outside = rng.permutation(np.flatnonzero(~asked.member[model]))
@@ -89,9 +89,9 @@ def find_usage(asked: Asked, log_proba: FloatArray, error: UsageError) -> Limite
     """Estimate which share of the records a model from elsewhere was trained on.
 
     Args:
-        asked: What models say whose records are known.
-        log_proba: ln p of each record's own label by the model, shape ``(records,)``.
-        error: How exactly shares are told.
+        asked: Answers of models with known members.
+        log_proba: ln p of each record's own label under the model, shape ``(records,)``.
+        error: Error of estimated shares.
     """
     likely = np.exp(asked.answers[OWN][:, :, 0].astype(np.float64)).mean(axis=0)
     said = log_proba > np.log(likely)
@@ -101,7 +101,7 @@ def find_usage(asked: Asked, log_proba: FloatArray, error: UsageError) -> Limite
 
 
 def _find_rates(said: BoolArray, member: BoolArray, pair: int | None) -> tuple[float, float]:
-    """Return TPR and FPR over all models but a pair."""
+    """Return TPR and FPR over all models except one pair."""
     others = np.ones(len(said), bool)
     if pair is not None:
         others[2 * pair : 2 * pair + 2] = False

@@ -164,6 +164,10 @@ def test_a_bad_model_is_no_unit_of_its_own_changes() -> None:
         em.Regressor(greatest, X, numbers, published_as="api", attacks=()), engine=em.InProcess()
     )
     assert found.verdict == "do not release"
+    unit = found.one(PredictionChange).unit
+    assert unit == "the usual error of the model or of a constant prediction"
+    right = audit(LinearRegression(), published_as="api", attacks=()).one(PredictionChange)
+    assert right.unit == "the model's median error on records outside training"
 
 
 def test_a_constant_is_spared() -> None:

@@ -55,16 +55,18 @@ class RegressorResults(PublishedResults):
             return np.full(outputs, subject.rounding), "the API's rounding"
         found = self.found["leave-one-out"]
         errors = np.abs(found["without"] - self.task.targets.values[found["records"]])
-        usual = np.median(errors, axis=0)
+        medians = np.median(errors, axis=0)
         # If most are predicted exactly, the median error is 0: use the mean error
-        usual = np.where(usual > 0, usual, errors.mean(axis=0))
+        usual = np.where(medians > 0, medians, errors.mean(axis=0))
         values = self.task.targets.values
         spread = values.std(axis=0)
         # The errors of a model worse than a constant would make any change seem small
         blind = np.median(np.abs(values - np.median(values, axis=0)), axis=0)
         usual = np.where(blind > 0, np.minimum(usual, blind), usual)
         units = np.where(usual > 0, usual, np.where(spread > 0, spread, 1.0))
-        return units, "the model's median error on records outside training"
+        if np.array_equal(units, medians):
+            return units, "the model's median error on records outside training"
+        return units, "the usual error of the model or of a constant prediction"
 
     def _measure(self, other: str) -> FloatArray:
         """Return the largest change over outputs, in units: the smaller of shown and unrounded."""

@@ -1,7 +1,7 @@
 """Format numbers and verdicts: the sentences that every output shares."""
 
 import math
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from epsilometer.core import judge
 from epsilometer.core.audit import Audit
@@ -14,19 +14,34 @@ from epsilometer.core.scores import describe_design
 _WIDTH = 78
 _LONGEST = 4 * _WIDTH  # of the first line
 _PRINTED = 10  # rules and views
+_LARGE = 1e5  # numbers from here on are shown in short
 _LABELS = {"pass": "PASS", "fail": "FAIL", "unclear": "UNCLEAR"}
 
 
 def number(value: float, decimals: int = 2) -> str:
-    """Format a number for people: large ones in short, all others truncated, not rounded.
+    """Format a number for people, truncated, not rounded; of large ones three digits.
 
     A lower bound must not be shown larger than it is.
+
+    Example:
+        >>> number(2.999), number(123_999.0), number_up(123_999.0)
+        ('2.99', '1.23e+05', '1.24e+05')
     """
+    return _cut(value, decimals, ROUND_FLOOR)
+
+
+def number_up(value: float, decimals: int = 2) -> str:
+    """Format an upper bound: it must not be shown smaller than it is."""
+    return _cut(value, decimals, ROUND_CEILING)
+
+
+def _cut(value: float, decimals: int, rounding: str) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    if abs(value) >= 1e5:
-        return f"{value:.3g}"
-    return str(Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), ROUND_FLOOR))
+    exact, large = Decimal(repr(value)), abs(value) >= _LARGE
+    last = Decimal(1).scaleb(exact.adjusted() - 2 if large else -decimals)
+    cut = exact.quantize(last, rounding) + 0  # no sign before zero
+    return f"{float(cut):.3g}" if large else str(cut)
 
 
 def short(value: float) -> str:
@@ -166,14 +181,6 @@ def _proved_delta(audit: Audit) -> float:
         return audit.views[0].bound.delta
     bound = audit.conformance.bound if audit.conformance is not None else None
     return 0.0 if bound is None else bound.delta
-
-
-def number_up(value: float, decimals: int = 2) -> str:
-    """Format an upper bound: it must not be shown smaller than it is."""
-    cut = number(value, decimals)
-    if math.isinf(value) or abs(value) >= 1e5 or float(cut) == value:
-        return cut
-    return number(value + 10.0**-decimals, decimals)
 
 
 def _word_rules(audit: Audit, rules: tuple[RuleFinding, ...]) -> str:

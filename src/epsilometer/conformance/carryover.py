@@ -20,7 +20,8 @@ class CarryoverCheck(EvidenceCheck):
     that covers several show here. The noise of a step is independent of which canaries were in
     earlier steps.
 
-    Guarantee: at most a share ``level`` of right programs is ever flagged, whenever it is stopped.
+    Guarantee: at most a fraction ``level`` of correct programs is ever flagged, at any stopping
+    time.
     Assumption: components of the noise in the canaries' directions are independent, Gaussian and
         of one scale, given all earlier steps.
 

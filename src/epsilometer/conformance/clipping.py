@@ -42,7 +42,7 @@ class ClippingWatch:
     distribution. If sums with and without the record can be subtracted, the norm of the difference
     is used directly.
 
-    Guarantee: at most a share ``level`` of right programs is ever flagged.
+    Guarantee: at most a fraction ``level`` of correct programs is ever flagged.
     Assumption: directions are uniform on the sphere, redrawn for each batch, and unknown to the
         program.
 

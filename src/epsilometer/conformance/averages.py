@@ -126,7 +126,7 @@ class Multiple(LeanCheck):
 
     name = "multiple of the mean"
     expected = "noise is added to the mean itself, no multiple of it"
-    missing = "the mean of updates is too short beside the noise"
+    missing = "the mean of updates is too short compared with the noise"
 
     def __init__(self, less: "Fraction", *, level: float) -> None:
         super().__init__(level=level)
@@ -153,7 +153,7 @@ class WholeMean(LeanCheck):
 
     name = "mean of all updates"
     expected = "the mean of all updates is noised: no median, no mean of short or long ones"
-    missing = "too few replies, or too few weights beside them"
+    missing = "too few replies, or too few weights per reply"
 
     def see(self, found: WeightEstimates | None, number: int) -> None:
         """Take the estimates of a round."""
@@ -175,7 +175,7 @@ class EarlierUpdates(LeanCheck):
 
     name = "updates of earlier rounds"
     expected = "updates count in their own round alone"
-    missing = "fewer than two rounds, or too few weights beside updates"
+    missing = "fewer than two rounds, or too few weights per update"
 
     def see(self, found: WeightEstimates | None, number: int) -> None:
         """Take the estimates of a round."""
@@ -200,7 +200,7 @@ class NoiseAlong(EvidenceCheck):
 
     name = "noise along updates"
     expected = "noise of at least the accounted scale in every mixture of updates"
-    missing = "too few weights beside updates"
+    missing = "too few weights per update"
 
     def begin(self) -> None:
         """Begin without observations."""
@@ -253,7 +253,7 @@ class ClientWeight(EvidenceCheck):
 
     name = "weight of single clients"
     expected = "no client adds more than the accounted norm"
-    missing = "clients are not known, or they are too few, or too short beside the noise"
+    missing = "clients are unknown or too few, or updates too short compared with the noise"
 
     def begin(self) -> None:
         """Begin without observations."""

@@ -70,8 +70,8 @@ class ClippingNormWatch:
         seen = f"it changed in {self._changed:,} of {self._steps:,} steps"
         if found:
             seen = (
-                f"in {self._equal:,} of {self._steps:,} steps it is the median, the mean, the "
-                "least or the greatest of the batch's own norms"
+                f"in {self._equal:,} of {self._steps:,} steps it is the median, mean, "
+                "smallest or largest of the batch's own norms"
             )
         elif len(self._directions) > 1 and not self._private:
             outcome = judge.REMARK

@@ -79,7 +79,7 @@ class GuessedNoise:
         if self._matched:
             seen = (
                 f"in {self._matched} of {self._rounds} rounds noise begins as {self._generator} "
-                "does with a seed that was guessed: whoever knows it can subtract the noise"
+                "does with a guessed seed: anyone who knows it can subtract the noise"
             )
         return Check(
             name=_NAME,
@@ -110,8 +110,8 @@ def check_seed(seed: int | None, *, steps: int) -> Check:
     seen = "the generator was seeded with a large number"
     if guessed:
         seen = (
-            "the generator was seeded with a number that can be guessed: whoever does can subtract "
-            "the noise. Train models that are released in secure mode"
+            "the generator was seeded with a number that can be guessed, which lets anyone "
+            "subtract the noise. Train models for release in secure mode"
         )
     return Check(
         name=_NAME,

@@ -238,7 +238,7 @@ def _find_obstacle(found: Comparisons, pairs: list[Pair], clear: list[Pair]) -> 
     if not found.scaled and found.largest < _NEAR:
         return (
             f"no record changes the sum by more than {found.largest:.2g} of the limit, and none "
-            "can be enlarged: whether it would be clipped was not seen"
+            "can be enlarged: whether it would be clipped is unknown"
         )
     return ""
 

@@ -114,9 +114,7 @@ class SamplerCheck:
             )
         if self.planned:
             return lost
-        return (
-            f"{lost} Load the accountant's state beside the optimiser's when a training is resumed."
-        )
+        return f"{lost} Load the accountant's state with the optimiser's when training is resumed."
 
     @property
     def _reported(self) -> str:

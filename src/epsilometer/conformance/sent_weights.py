@@ -76,7 +76,7 @@ class SentWeights:
     def check(self) -> Check:
         """Return the observations so far."""
         if not self._same + self._bare:
-            return leave_untested(_NAME, _EXPECTED, "what clients were sent was not seen")
+            return leave_untested(_NAME, _EXPECTED, "what clients were sent was not observed")
         seen = f"{self._same} times what was released"
         if self._bare:
             seen = f"{self._bare} times weights with less noise than was accounted for"

@@ -82,8 +82,7 @@ def _list_folders(out: str | Path) -> Iterator[Path]:
     for number in range(2, most):
         yield wanted.with_name(f"{wanted.name}-{number}")
     raise InvalidArgument(
-        f"Expected room for another run beside {str(out)!r}, found {most:,} of them. "
-        "Give another out=DIR."
+        f"Expected at most {most:,} runs next to {str(out)!r}, found more. Give another out=DIR."
     )
 
 

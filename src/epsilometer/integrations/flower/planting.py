@@ -147,11 +147,11 @@ class Planting:
         for part in self.parts:
             if _find_robust(part):
                 yield (
-                    f"{type(part).__name__} drops outliers, which canaries are: that little was "
-                    "found says little about clients that are none."
+                    f"{type(part).__name__} drops outliers, which canaries are: little leakage "
+                    "of canaries says little about other clients."
                 )
         if self.kept is not None:
-            yield f"The server was started {self.part} times; the audit went on where it was."
+            yield f"The server was started {self.part} times; the audit was resumed."
         if self.ended:
             yield f"The audit ended before the run did: {self.ended}"
         yield from self._said.describe()

@@ -32,7 +32,7 @@ from epsilometer.stats.gaussians import gaussian_epsilon
 
 _MODES = {
     "replace": "designated nodes were answered as canaries, their clients did not train",
-    "virtual": "canaries were nodes beside the real ones",
+    "virtual": "canaries were nodes in addition to the real ones",
     "mod": "canaries were planted by canary_mod, in the clients",
 }
 _RESULTS = ("result.json", "report.html")

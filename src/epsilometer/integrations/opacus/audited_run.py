@@ -38,7 +38,7 @@ _STRANGE = (
     "The loader's sampler is none of torch's or Opacus's own: canaries took part as under Poisson "
     "sampling, so the sampler was not under test. check() watches it."
 )
-_NO_CLAIM = "Opacus reports ε = ∞, as there was a step without noise: that claims nothing."
+_NO_CLAIM = "Opacus reports ε = ∞, as there was a step without noise: this is no claim."
 
 
 def audited(

@@ -32,7 +32,7 @@ from epsilometer.integrations.opacus.step_replayer import Loss, StepReplayer
 
 _FINITE = "finite gradients of enlarged records"
 _PROCESSING = "processing after noise"
-_POST = "what follows the noise looks at no record"
+_POST = "what follows the noise depends on no record"
 _ADJUSTED = "noise of neighbouring batches"
 # Factors for the weights, tried if no record reaches the clipping norm.
 _LOUD = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -226,7 +226,7 @@ def _remark_on_overflow(replayer: StepReplayer) -> list[Check]:
             outcome=judge.REMARK,
             expected="finite gradients, however large a record is",
             seen=f"gradients are infinite or no numbers for a record {replayer.endless[0]}",
-            detail="harmless where no record can be so large; clipping bounds no such gradient",
+            detail="harmless if no record can be so large; clipping bounds no such gradient",
             steps=replayer.steps,
         )
     ]

@@ -100,12 +100,12 @@ class UpdateWatch:
         elif self._moved:
             seen = (
                 f"parameters changed {self._moved:,} times outside of steps, by no optimiser: "
-                "harmless where it is a projection or a checkpoint"
+                "harmless if it is a projection or a checkpoint"
             )
         elif self._changed:
             seen = (
                 f"{self._changed:,} of {self._private:,} gradients were changed after their noise: "
-                "harmless where no record was used again, which replay tests"
+                "harmless if no record was used again, which replay tests"
             )
         elif not self._private:
             seen = "no update was seen"

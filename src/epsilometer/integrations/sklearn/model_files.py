@@ -55,8 +55,8 @@ def load_safely(path: Path) -> Any:
         return OnnxClassifier(content)
     if ending != ".skops":
         raise InvalidArgument(
-            f"Expected --trust to load {path.name!r}: reading {ending or 'such a file'} runs what "
-            "it says. Save the model by skops.io.dump, or say that you trust the file."
+            f"Expected --trust to load {path.name!r}: reading {ending or 'such a file'} runs its "
+            "code. Save the model with skops.io.dump, or say that you trust the file."
         )
     with needs("skops", extra="models"):
         from skops.io import get_untrusted_types, loads
@@ -66,7 +66,7 @@ def load_safely(path: Path) -> Any:
             return loads(content)
     raise InvalidArgument(
         f"Expected types in {path.name!r} that skops knows, found {', '.join(unknown[:_NAMED])}. "
-        "Say --trust if you trust the file."
+        "Pass --trust if you trust the file."
     )
 
 

@@ -29,7 +29,8 @@ OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/
 _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _NAMED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s#]+)\)")
 _PACKAGE = re.compile(r"<!-- modules of (\S+) -->")
-MODULES = "reference/modules"  # the folder of the pages of modules
+# Folders of the pages of modules, and of commands.
+MODULES, COMMANDS = "reference/modules", "reference/commands"
 _LARGEST = 190  # lines of entries on a page, about: eight screens of 800 pixels
 # The public names by task; a test says which are missing.
 GROUPS = {
@@ -83,8 +84,8 @@ def write_pages(folder: Path) -> None:
             target.write_text(text, "utf-8")
         else:
             shutil.copyfile(path, target)
-    for name, text in module_pages().items():
-        (folder / MODULES).mkdir(parents=True, exist_ok=True)
+    for name, text in {**module_pages(), **command_pages()}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(_BOOST + text, "utf-8")
 
 
@@ -293,18 +294,31 @@ def _name(name: str) -> str:
 
 
 def commands() -> str:
-    """Return every command with its arguments, options and example, from click itself."""
+    """Return all commands by task, each with a link to its page."""
+    folder, top = posixpath.basename(COMMANDS), click.Context(main)
+    parts = []
+    for heading, listed in HEADINGS.items():
+        rows = []
+        for name in listed:
+            command = main.get_command(top, name)
+            assert command is not None
+            rows.append(
+                f"| [`{name}`]({folder}/{name}.md) | {_cell(command.get_short_help_str(99))} |"
+            )
+        parts.append("\n".join([f"## {heading}", "", "| command | |", "|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def command_pages() -> dict[str, str]:
+    """Return a page for every command, with its arguments, options and example, from click."""
     top = click.Context(main, info_name="epsilometer")
-    rows = [
-        f"| {heading} | {', '.join(f'[`{name}`](#epsilometer-{name})' for name in listed)} |"
-        for heading, listed in HEADINGS.items()
-    ]
-    listing = "\n".join(["| | |", "|---|---|", *rows])
-    entries = (part for name in main.list_commands(top) for part in _command(name, top))
-    return "\n\n".join([listing, *entries])
+    return {
+        f"{COMMANDS}/{name}.md": "\n\n".join(_command(name, top))
+        for name in main.list_commands(top)
+    }
 
 
-def _command(name: str, parent: click.Context, level: str = "##") -> Iterator[str]:
+def _command(name: str, parent: click.Context, level: str = "#") -> Iterator[str]:
     group = parent.command
     assert isinstance(group, click.Group)
     command = group.get_command(parent, name)

@@ -83,12 +83,13 @@ def test_every_public_name_has_its_entry(entries: set[str]) -> None:
 
 @pytest.mark.slow
 def test_every_command_has_its_entry_with_an_example(site: Path) -> None:
-    page = (site / "reference/cli.html").read_text("utf-8")
+    listing = (site / "reference/cli.html").read_text("utf-8")
     for command in COMMANDS:
-        _, heading, rest = page.partition(f'<h2 id="epsilometer-{command}">')
+        assert f'href="commands/{command}.html"' in listing
+        page = (site / f"reference/commands/{command}.html").read_text("utf-8")
+        _, heading, rest = page.partition(f'<h1 id="epsilometer-{command}">')
         assert heading, command
-        _, _, example = rest.partition("<h2")[0].partition("Example: ")  # of a group: its first
-        assert f"epsilometer {command}" in example
+        assert f"epsilometer {command}" in rest.partition("Example: ")[2]
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """epsilometer audits privacy claims about machine learning.
 
-The public names. Each is loaded when it is first used, so that ``import epsilometer`` stays light.
+The public names. Each is loaded on first use, so that ``import epsilometer`` stays light.
 
-PYTEST_DONT_REWRITE, or pytest, which loads our fixture, would warn whoever imported this before it.
+PYTEST_DONT_REWRITE: otherwise pytest, which loads our fixture, warns if this was imported before.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "1.0.0rc1"
 
-if TYPE_CHECKING:  # "as" says that a name is for others too, to their type checkers
+if TYPE_CHECKING:  # "as" marks a name as exported for type checkers of users
     from epsilometer import (
         federation as federation,
         findings as findings,
@@ -185,7 +185,7 @@ _HOME = {
     ),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
-# Whatever subjects are made of, by what it is.
+# Namespaces of the components of subjects.
 _SUBMODULES = ("federation", "findings", "models", "optimizers", "rules", "samplers", "sampling")
 
 __all__ = ["__version__", *_MODULE, *_SUBMODULES]  # noqa: PLE0604 - a test compares it with the imports above

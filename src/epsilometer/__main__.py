@@ -1,4 +1,4 @@
-"""Run the command line: ``python -m epsilometer``, where scripts are not on the path."""
+"""Run the command line with ``python -m epsilometer``, where scripts are not on the path."""
 
 from epsilometer.cli.main import main
 

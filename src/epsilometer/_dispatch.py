@@ -1,4 +1,4 @@
-"""Audit any subject: find its runner in a registry, call it, and keep its result."""
+"""Audit any subject: find its runner in a registry, call it, and save its result."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ SUBJECTS: Registry[Any] = Registry(
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Call(Request):
-    """A call of :func:`audit` that a file describes: a request, and its subject."""
+    """A call of :func:`audit` described by a file: a request and its subject."""
 
     subject: Any
 
@@ -84,7 +84,7 @@ class Call(Request):
         )
 
     def recompute_from(self, out: Path) -> Audit:
-        """Make the result of the run in a directory again from its shards; write nothing."""
+        """Recompute the result of a run from the shards in its directory; write nothing."""
         delta = self.delta if self.claim is None else self.claim.delta
         request = dataclasses.replace(self, delta=delta, out=out, recompute=True)
         return _find_runner(self.subject)(self.subject, request)
@@ -103,27 +103,27 @@ def audit(
     listen: Sequence[Listener] = (),
     accept_changes: bool = False,
 ) -> Audit:
-    """Audit a subject, and judge a claim by what is found.
+    """Audit a subject, and judge a claim by the findings.
 
     Guarantee: all deciding bounds together exceed the true ε in at most ``1 - confidence`` of
         audits. The same subject, arguments and seed give the same audit, byte for byte.
     Assumption: those stated by the subject and its method.
 
     Args:
-        subject: What is audited: ``Scores``, ``ShuffledSGD``, ``TrainFunction``, ``Runs``,
+        subject: What to audit: ``Scores``, ``ShuffledSGD``, ``TrainFunction``, ``Runs``,
             ``DPSGD``, ``Federated``, ``Cosines``, ``GaussianMechanism``, ``Classifier``,
-            ``Regressor``, ``FittedClassifier``, ``Posterior``, ``Step``, ``LanguageModel``, or what
-            another package registers.
+            ``Regressor``, ``FittedClassifier``, ``Posterior``, ``Step``, ``LanguageModel``, or a
+            type that another package registers.
         claim: The claimed ε, a ``Claim``, or None.
-        delta: δ; not needed with a ``Claim``, which has one.
+        delta: δ; not needed with a ``Claim``, which includes it.
         confidence: Confidence with which all deciding bounds hold together.
         seed: Seed of all randomness.
-        out: Directory of the run, for its owner alone. The same call finishes it after a crash; a
-            call with changed code is refused.
-        engine: What executes units of work; ``Local()`` processes by default.
+        out: Directory of the run, readable only by its owner. The same call resumes it after a
+            crash; a call with changed code is refused.
+        engine: Engine that executes units of work; ``Local()`` processes by default.
         until: When to stop early: ``UntilRefuted()`` or ``UntilNarrow(width)``.
         listen: Callbacks that receive events.
-        accept_changes: Continue a run whose code has changed since; the result says what.
+        accept_changes: Continue a run whose code has changed; the result records the changes.
 
     Returns:
         The audit: ``verdict``, ``epsilon``, ``reach``, ``findings``, and ``save(path)``.
@@ -203,7 +203,7 @@ def read_call(path: str | Path, *, trust: bool = False, subject: Any = None) -> 
     Args:
         path: ``.toml``, ``.json``, or the directory of a run.
         trust: Import functions that the file names.
-        subject: What was audited, where the plan of a run cannot hold all of it.
+        subject: The audited subject, where the plan of a run cannot hold all of it.
     """
     file = Path(path)
     if file.is_dir():
@@ -226,7 +226,7 @@ def read_sections(path: str | Path) -> dict[str, Any]:
 
 
 def _parse_file(file: Path, parse: Callable[[bytes], _T], fault: type[EpsilometerError]) -> _T:
-    """Parse a file, and name it in every error."""
+    """Parse a file; every error names it."""
     try:
         data = read_plain(file)
     except OSError as error:

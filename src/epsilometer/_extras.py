@@ -21,7 +21,7 @@ def needs(package: str, *, extra: str) -> Iterator[None]:
 
 
 def has(package: str) -> bool:
-    """Tell whether an optional package is installed that only makes things faster; load it."""
+    """Tell whether an optional package for speed is installed, and load it."""
     try:
         import_module(package)
     except ModuleNotFoundError as error:

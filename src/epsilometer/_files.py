@@ -1,8 +1,8 @@
 """Read and write files that others may have prepared: no links, no pipes, no surprises in size.
 
-A run's directory may lie where someone else can write, and a result may come from anywhere. What
-is read must be a plain file of a bounded size. What is written goes into the directory that was
-meant, never through a link, and is readable by its owner alone unless it is to be shared.
+A run's directory may lie where someone else can write, and a result may come from anywhere. Only
+plain files of a bounded size are read. Files are written into the intended directory, never through
+a link, and are readable only by their owner unless they are to be shared.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from epsilometer.errors import UnreadableFile
 
-CACHE_FOLDER = "EPSILOMETER_CACHE"  # variable of the environment: where caches lie
+CACHE_FOLDER = "EPSILOMETER_CACHE"  # environment variable: the folder for caches
 OWNER_FILE = 0o600
 OWNER_FOLDER = 0o700
 LARGEST_TEXT = 8 * 2**20  # bytes of a result or a plan; as Python objects, 250 MB at worst
@@ -40,7 +40,7 @@ class NotPlain(UnreadableFile):
 
 
 class Folder:
-    """A directory that is held open: no name in it leads elsewhere, whoever renames what.
+    """A directory that is held open: no renaming by others leads a name elsewhere.
 
     Example:
         >>> import tempfile
@@ -51,7 +51,7 @@ class Folder:
     """
 
     def __init__(self, path: Path, handle: int | None) -> None:
-        """Take the path, for messages, and the handle; use ``hold`` and ``hold_inner``."""
+        """Store the path, for messages, and the handle; use ``hold`` and ``hold_inner``."""
         self.path, self._handle = path, handle
 
     @classmethod
@@ -67,11 +67,11 @@ class Folder:
 
     @contextmanager
     def hold_inner(self, name: str, *, make: bool = False) -> Iterator["Folder"]:
-        """Open a folder of ours in it, which is not a link; ``make`` makes it, for the owner alone.
+        """Open a folder of ours in it, never a link; ``make`` creates it, for the owner only.
 
         Raises:
-            NotPlain: It is a link, or no folder.
-            FileNotFoundError: There is none, and none was to be made.
+            NotPlain: It is a link, or not a folder.
+            FileNotFoundError: It does not exist, and ``make`` is False.
         """
         if make:
             with suppress(FileExistsError):
@@ -97,7 +97,7 @@ class Folder:
         return sorted(os.listdir(self.path if self._handle is None else self._handle))
 
     def look(self, name: str) -> os.stat_result | None:
-        """Return the kind of the file of that name, links not followed; None if there is none."""
+        """Return the status of the file of that name, without following links; None if missing."""
         try:
             found: os.stat_result = self._at(os.lstat, name)
         except FileNotFoundError:
@@ -105,7 +105,7 @@ class Folder:
         return found
 
     def read(self, name: str, *, largest: int) -> bytes:
-        """Return the bytes of a plain file, no link.
+        """Return the bytes of a plain file that is not a link.
 
         Raises:
             NotPlain: It is something else.
@@ -115,7 +115,7 @@ class Folder:
         return _read_all(handle, self.path / name, largest)
 
     def open(self, name: str) -> BinaryIO:
-        """Open a plain file, no link, to read from it."""
+        """Open a plain file that is not a link, for reading."""
         return os.fdopen(self._open(name, os.O_RDONLY), "rb")
 
     def write(
@@ -130,9 +130,9 @@ class Folder:
 
         Args:
             name: Name of the file.
-            data: What is in it, or its pieces: bytes, or what has bytes.
+            data: Contents of the file, or pieces of them: bytes or objects with a buffer.
             mode: Mode of the file; None: as the umask allows.
-            lasting: Whether it is on the disk, whatever happens, when this returns.
+            lasting: Whether the file is safely on the disk when this returns.
         """
         pieces: Sequence[Any] = [data] if isinstance(data, bytes) else data
         half = f"{name}.tmp"
@@ -150,7 +150,7 @@ class Folder:
                 if lasting:
                     os.fsync(file.fileno())
         except OSError:
-            with suppress(OSError):  # a full disk has use for the room
+            with suppress(OSError):  # the disk may be full
                 self.remove(half)
             raise
         self.move(half, self, name)
@@ -158,7 +158,7 @@ class Folder:
             self.sync()
 
     def append(self, name: str, data: bytes) -> None:
-        """Append to a plain file of ours, no link, and make it where there is none."""
+        """Append to a plain file of ours that is not a link; create it if it does not exist."""
         handle = self._open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with os.fdopen(handle, "ab") as file:
             _restrict(file.fileno(), OWNER_FILE)
@@ -181,7 +181,7 @@ class Folder:
             os.fsync(self._handle)
 
     def _open(self, name: str, flags: int) -> int:
-        """Open a plain file; a pipe is not waited for."""
+        """Open a plain file, without waiting for a pipe."""
         found = self.look(name)
         if found is not None:
             _refuse_other(found, self.path / name)
@@ -207,7 +207,7 @@ def check_plain(path: Path) -> os.stat_result:
 
     Raises:
         NotPlain: It is not a plain file.
-        FileNotFoundError: There is none.
+        FileNotFoundError: It does not exist.
     """
     found = path.stat()
     _refuse_other(found, path)
@@ -220,7 +220,7 @@ def read_plain(path: Path, *, largest: int = LARGEST_TEXT) -> bytes:
     Raises:
         NotPlain: It is a pipe, a device or a folder.
         UnreadableFile: It has more than ``largest`` bytes.
-        OSError: It is not there, or closed.
+        OSError: It is missing, or not accessible.
     """
     return _read_all(_open_plain(path), path, largest)
 
@@ -236,15 +236,15 @@ def write_whole(path: Path, data: bytes, *, private: bool = True) -> None:
 
     Args:
         path: The file; a link under its name is replaced, not followed.
-        data: What is in it.
-        private: Whether only the owner may read it; otherwise as the umask says.
+        data: Contents of the file.
+        private: Whether only the owner may read it; otherwise as the umask allows.
     """
     with Folder.hold(path.parent) as folder:
         folder.write(path.name, data, mode=OWNER_FILE if private else None)
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a plain file for its owner alone, no link: an ``opener`` of ``open``."""
+    """Open a plain file that is not a link, for its owner only: an ``opener`` for ``open``."""
     handle = os.open(path, flags | _NO_LINK | _NO_WAIT, OWNER_FILE)
     try:
         _refuse_other(os.fstat(handle), Path(path))
@@ -256,16 +256,16 @@ def open_private(path: str, flags: int) -> int:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make the directory of a run, for its owner alone; one that is there and empty becomes so.
+    """Create the directory of a run, private to its owner; an empty existing one becomes private.
 
-    A directory with files of others in it keeps its mode: ours are private by themselves.
+    A directory with other files in it keeps its mode: our files are private anyway.
     """
     make_folder(path.parent)
     try:
         path.mkdir(mode=OWNER_FOLDER)
         sync_folder(path.parent)
     except FileExistsError:
-        sync_folder(path.parent)  # whoever made it may have been killed before this
+        sync_folder(path.parent)  # its creator may have been killed before this
         known = {"lock", "plan.json"}
         names = set(os.listdir(path))  # raises where it is no folder
         if names and not names & known:
@@ -277,7 +277,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it where there are none, on the disk when this returns."""
+    """Create a folder and its missing parents, on the disk when this returns."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     sync_folder((missing[-1].parent if missing else path).parent)  # of one that a crash left
     for each in reversed(missing):
@@ -286,7 +286,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive a power cut, where the system lets a folder be opened."""
+    """Make names in a folder survive a power cut, if the system allows opening folders."""
     with suppress(PermissionError), Folder.hold(path) as folder:  # of somebody else's
         folder.sync()
 
@@ -304,7 +304,7 @@ def _open_plain(path: Path) -> int:
 
 def _read_all(handle: int, path: Path, largest: int) -> bytes:
     with os.fdopen(handle, "rb") as file:
-        claimed = os.fstat(handle).st_size  # of a file with holes, more than lies on the disk
+        claimed = os.fstat(handle).st_size  # for a sparse file, more than is on the disk
         data = file.read(largest + 1) if claimed <= largest else b""
         if claimed > largest or len(data) > largest:
             raise UnreadableFile(f"Expected at most {largest:,} bytes in {str(path)!r}, got more.")
@@ -321,21 +321,21 @@ def _kind(found: os.stat_result) -> str:
 
 
 def _close_to_others(handle: int) -> None:
-    """Take a folder's rights from all but its owner, who may have taken away some of their own."""
+    """Remove all rights to a folder from everyone but its owner, and add none."""
     if hasattr(os, "fchmod"):
         with suppress(PermissionError):  # of somebody else's
             os.fchmod(handle, os.fstat(handle).st_mode & OWNER_FOLDER)
 
 
 def _restrict(handle: int, mode: int) -> None:
-    """Set the mode of an open file: what ``open`` sets depends on the umask."""
+    """Set the mode of an open file, since that set by ``open`` depends on the umask."""
     if hasattr(os, "fchmod"):
         with suppress(PermissionError):  # of somebody else's
             os.fchmod(handle, mode)
 
 
 def find_cached(name: str) -> Path | None:
-    """Return the place of this package's cache; None where others can write too."""
+    """Return the path of a cache file; None where others can write too."""
     home = _find_cache()
     if home is None or not _is_ours(home):
         return None
@@ -344,7 +344,7 @@ def find_cached(name: str) -> Path | None:
 
 
 def _find_cache() -> Path | None:
-    """Return the folder for caches as the system has it, or as the environment says."""
+    """Return the folder for caches of the system, or the one set in the environment."""
     if named := os.environ.get(CACHE_FOLDER):
         return Path(named)
     try:
@@ -359,7 +359,7 @@ def _find_cache() -> Path | None:
 
 
 def _is_ours(home: Path) -> bool:
-    """Tell whether only this user may write to a folder, and make it where there is none."""
+    """Tell whether only this user may write to a folder; create it if it does not exist."""
     try:
         home.mkdir(mode=OWNER_FOLDER, parents=True, exist_ok=True)
         found = home.lstat()

@@ -1,4 +1,4 @@
-"""Check arguments: each error says in one sentence what was expected and what came."""
+"""Check arguments: each error says in one sentence what was expected and what was given."""
 
 import math
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _LISTED = 12  # names in a message
 
 
 def number(**named: Any) -> None:
-    """Refuse values that are not real numbers, nan among them."""
+    """Refuse values that are not real numbers, including nan."""
     for name, value in named.items():
         whole_one = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         real = isinstance(value, (float, np.floating)) and not math.isnan(value)
@@ -63,10 +63,10 @@ def whole(least: int, **named: int) -> None:
 
 
 def scores(name: str, value: Any) -> FloatArray:
-    """Return a read-only one-dimensional float array, without a copy where none is needed.
+    """Return a read-only one-dimensional float array, copied only if necessary.
 
-    float32 and float64 arrays (memory-mapped ones too) keep their type. Whole numbers and
-    booleans become float64. Torch tensors are taken from any device without importing torch.
+    float32 and float64 arrays, also memory-mapped ones, keep their type. Integers and booleans
+    become float64. Torch tensors on any device are accepted without importing torch.
     """
     array = _as_array(name, value)
     if array.ndim != 1:
@@ -79,7 +79,7 @@ def scores(name: str, value: Any) -> FloatArray:
             f"Expected at least one score in {name}, got none. "
             "An audit needs scores with the record and scores without it."
         )
-    if np.isnan(array.min()):  # min hands nan on, and needs no array of its own
+    if np.isnan(array.min()):  # min propagates nan, and needs no second array
         raise InvalidArgument(
             f"Expected no nan in {name}, found {np.isnan(array).sum()} of {array.size}. "
             "A run that diverged is an observation too: score it as ±inf, do not drop it."
@@ -88,7 +88,7 @@ def scores(name: str, value: Any) -> FloatArray:
 
 
 def frozen(array: FloatArray) -> FloatArray:
-    """Return a view that cannot be written to."""
+    """Return a read-only view."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -103,7 +103,7 @@ def rates(**named: Any) -> None:
 
 
 def _as_array(name: str, value: Any) -> FloatArray:
-    # A masked array, told without loading numpy.ma.
+    # A masked array, recognised without loading numpy.ma.
     if isinstance(value, np.ndarray) and np.any(getattr(value, "mask", False)):
         raise InvalidArgument(
             f"Expected no masked scores in {name}: a run left out is evidence lost. "
@@ -117,7 +117,7 @@ def _as_array(name: str, value: Any) -> FloatArray:
             value = value.numpy()
         array: NDArray[Any] = np.asarray(value)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
-        kind = type(value).__name__  # not what it holds: that may be of a record
+        kind = type(value).__name__  # not its contents, which may be of a record
         raise InvalidArgument(f"Expected numbers for {name}, got a {kind} of others.") from error
     if array.dtype.kind in "biuf":
         kept = array.dtype in (np.float32, np.float64)
@@ -130,19 +130,19 @@ def _as_array(name: str, value: Any) -> FloatArray:
 
 
 def short(value: Any) -> str:
-    """Return a value as a message shows it, cut where it is long."""
+    """Return a value as shown in a message, truncated if long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def excerpt(error: Exception) -> str:
-    """Return the start and the end of an error message: the place in a file comes last."""
+    """Return the start and the end of an error message, where the position in a file is."""
     text = str(error)
     return text if len(text) <= 200 else f"{text[:97]}...{text[-100:]}"
 
 
 def listed(names: Iterable[Any]) -> str:
-    """Return names as a message shows them: the first ones, each cut, and how many more."""
+    """Return names as shown in a message: the first ones, truncated, and how many more."""
     every = list(names)
     first = ", ".join(map(short, every[:_LISTED]))
     more = len(every) - _LISTED

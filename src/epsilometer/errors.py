@@ -5,20 +5,20 @@ import re
 import sys
 import warnings
 
-# Unicode's Cc, Cf, Cs, Zl and Zp without tab and new line: controls of terminals (C0, C1), controls
-# of direction, invisible letters and tags, halves of letters, and further ends of lines.
+# Unicode's Cc, Cf, Cs, Zl and Zp without tab and newline: terminal controls (C0, C1), direction
+# controls, invisible letters and tags, surrogates, and other line separators.
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e"
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd"
     "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
 )
-SHOW_ERRORS = "EPSILOMETER_SHOW_ERRORS"  # variable of the environment
+SHOW_ERRORS = "EPSILOMETER_SHOW_ERRORS"  # environment variable
 
 
 def printable(text: str) -> str:
-    """Return the text without characters that control a terminal, a direction or a line's end.
+    """Replace characters that control a terminal, the text direction or line ends.
 
-    Tabs and new lines stay.
+    Tabs and newlines stay.
 
     Example:
         >>> printable("a\\x1b[2Jb\\u202ec\\td")
@@ -31,8 +31,8 @@ class EpsilometerError(Exception):
     """Everything this package raises on purpose; the command line turns it into exit code 2.
 
     Attributes:
-        shareable: What may stand in a log: the message without texts of users' exceptions, which
-            may hold data. ``str`` has both.
+        shareable: The message that is safe to log: without texts of users' exceptions, which may
+            hold data. ``str`` has both.
 
     Example:
         >>> error = EpsilometerError("Unit 3 failed.", withheld="ValueError: ssn=123")
@@ -41,14 +41,14 @@ class EpsilometerError(Exception):
     """
 
     def __init__(self, message: str = "", *, withheld: str = "") -> None:
-        """Take the message, and what only the caller's own process may see of the cause."""
+        """Store the message, and details of the cause that only the caller's process may see."""
         self.shareable = printable(message)  # it may repeat what a file or a service says
         whole = f"{self.shareable} {printable(withheld)}" if withheld else self.shareable
         super().__init__(whole)
 
 
 class InvalidArgument(EpsilometerError, ValueError):
-    """A value outside its domain: the message says what was expected and what came."""
+    """A value outside its domain: the message says what was expected and what was given."""
 
 
 class UnreadableFile(EpsilometerError):
@@ -60,15 +60,15 @@ class MissingExtra(EpsilometerError, ImportError):
 
 
 class OutOfMemory(EpsilometerError, MemoryError):
-    """What was asked for does not fit into memory: the message says how to ask for less."""
+    """The request does not fit into memory: the message says how to reduce it."""
 
 
 class EpsilometerWarning(UserWarning):
-    """The answer stands, but the user should know something about it."""
+    """The result is valid, but the user should know something about it."""
 
 
 def shows_errors() -> bool:
-    """Tell whether the user asked to see texts of exceptions of their code, which may hold data."""
+    """Tell whether the user asked to see exception texts of their code, which may hold data."""
     return os.environ.get(SHOW_ERRORS, "") not in ("", "0")
 
 

@@ -1,4 +1,4 @@
-"""The types of findings: what ``audit.find(type)`` and ``audit.one(type)`` take.
+"""Types of findings, to select with ``audit.find(type)`` and ``audit.one(type)``.
 
 Example:
     >>> import epsilometer as em

@@ -1,7 +1,7 @@
-"""Audit inside tests: a library that claims privacy can let its own tests try to refute it.
+"""Audit inside tests, so that a library that claims privacy can try to refute its own claims.
 
-Nothing here needs pytest. Where pytest is, the fixture ``assert_private`` of
-``epsilometer.integrations.pytest`` is the same function, with options of the command line.
+Nothing here needs pytest. With pytest, the fixture ``assert_private`` of
+``epsilometer.integrations.pytest`` is the same function, with command-line options.
 """
 
 import math
@@ -26,8 +26,8 @@ from epsilometer.stats.gaussians import gaussian_sigma
 
 RUNS = 1_000
 # One true claim in a million is refuted: a thousand such tests, each changed a hundred times, fail
-# wrongly once in ten such projects. It takes two to three times the runs that a confidence of 0.95
-# does.
+# wrongly in one of ten such projects. This takes two to three times as many runs as a confidence
+# of 0.95.
 CONFIDENCE = 1 - 1e-6
 _MOST_RUNS = 2**24
 
@@ -42,13 +42,13 @@ class ClaimRefuted(AssertionError):
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """What an audit of this many runs can notice at all. Computed; nothing is trained.
+    """What an audit with a given number of runs can detect; computed without training.
 
     Attributes:
         reach: No attack, however good, refutes a claim above this ε in this many runs.
         power: The smallest ε of an additive mechanism (Gaussian noise; Laplace where δ = 0) whose
             best attack refutes the claim 4 times in 5. Infinite where none does.
-        noise: Its noise, as a share of what the claim needs.
+        noise: Noise of that mechanism, as a share of what the claim needs.
     """
 
     reach: float
@@ -75,12 +75,12 @@ def assert_private(
     """Train with a record and without it until the claim is refuted, or all runs are used.
 
     Guarantee: of claims that are true, at most a share ``1 - confidence`` is ever refuted, although
-        every pair of runs is checked. The same arguments give the same outcome, which is that of
+        every pair of runs is checked. The same arguments give the same outcome, that of
         ``epsilometer.audit`` with ``TrainFunction`` and ``until=UntilRefuted()``. It never passes
-        where it could not have failed: not where a run raises or scores nan, nor with too few
-        runs for the claim.
-    Assumption: ``train`` takes all its randomness from its seed, so that runs are independent: each
-        gets its own seed. The record was not chosen by looking at runs of this audit.
+        if it could not have failed: if a run raises or scores nan, or with too few runs for the
+        claim.
+    Assumption: ``train`` draws all its randomness from its seed, so that runs are independent: each
+        gets its own seed. The record was not chosen from the results of this audit.
 
     Args:
         claim: The claimed ε, or a ``Claim``.
@@ -88,10 +88,10 @@ def assert_private(
             record was in) or a model.
         delta: δ, with a claim that is a number.
         data: Features and labels, as ``TrainFunction`` takes them.
-        canary: The ``Record`` that is added to ``data``, or what ``score`` is to be given.
-        with_record: In place of ``data``: whatever ``train`` is to be given, with the record.
+        canary: The ``Record`` that is added to ``data``, or the object passed to ``score``.
+        with_record: Instead of ``data``: any argument for ``train``, with the record.
         without_record: Its neighbour, without the record.
-        score: ``score(model, record)`` where ``train`` returns a model.
+        score: ``score(model, record)``, if ``train`` returns a model.
         adjacency: The neighbouring relation; the claim's by default.
         replaced: The record of ``data`` that the canary replaces.
         runs: Largest number of runs with the record, and of runs without it.
@@ -99,12 +99,12 @@ def assert_private(
         seed: Seed from which the seeds of all runs are derived.
 
     Returns:
-        The audit, where the claim is not refuted; ``summary`` says what it could have noticed.
+        The audit, if the claim is not refuted; ``summary`` says what it could have detected.
 
     Raises:
-        ClaimRefuted: The claim is refuted. An ``AssertionError``, with the audit as ``audit``.
-        InvalidArgument: The call is wrong, so few runs could not refute the claim at all, or
-            scores are all equal, the same on both sides, or lower with the record.
+        ClaimRefuted: The claim is refuted. An ``AssertionError`` with the audit as ``audit``.
+        InvalidArgument: The call is wrong, there are too few runs to refute the claim, or scores
+            are all equal, the same on both sides, or lower with the record.
 
     Example:
         >>> import numpy as np
@@ -165,10 +165,10 @@ def summary(found: Audit) -> str:
 
 
 def reach(claim: Claim, *, runs: int = RUNS, confidence: float = CONFIDENCE) -> Reach:
-    """Compute what ``assert_private`` can notice with this many runs, before any is done.
+    """Compute what ``assert_private`` can detect with this many runs, without running any.
 
     Guarantee: ``reach`` is exact.
-    Assumption: ``power`` is known to a few percent, by simulated audits.
+    Assumption: ``power`` comes from simulated audits, accurate to a few per cent.
 
     Example:
         >>> for epsilon, delta in [(1.0, 1e-5), (1.16, 0.1)]:
@@ -194,7 +194,7 @@ def _share_of_noise(claim: Claim, power: float) -> float:
 
 @dataclass(frozen=True)
 class _Here:
-    """Runs one after the other, in this thread; what one raises is the test's own business."""
+    """An engine that runs units in order in this thread; exceptions propagate to the test."""
 
     workers: int = 1
 

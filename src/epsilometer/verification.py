@@ -24,16 +24,16 @@ _COMMENT = b"trusted comment: "
 
 
 class NotVerified(EpsilometerError):
-    """A result is not what its run computed, or not signed by whom it should be."""
+    """A result is not what its run computed, or not signed by the expected key."""
 
 
 def verify(directory: str | Path, subject: Any = None, *, trust: bool = False) -> Audit:
     """Recompute the result of a run from its shards, and compare it byte for byte.
 
     Guarantee: the returned audit follows from the units in the directory, by this version of
-        epsilometer. No unit is computed, and nothing is written.
-    Assumption: the units themselves are those that the code returned; only a second run in another
-        directory, or a signature, shows that.
+        epsilometer. No unit is computed again, and nothing is written.
+    Assumption: the units are those that the code returned; only a second run in another directory,
+        or a signature, shows that.
 
     Args:
         directory: Directory of the run.
@@ -41,8 +41,8 @@ def verify(directory: str | Path, subject: Any = None, *, trust: bool = False) -
         trust: Import functions that the plan names.
 
     Raises:
-        NotVerified: The result is another.
-        UnreadableFile: A file of the run was changed since, or there is no run.
+        NotVerified: The result differs.
+        UnreadableFile: A file of the run was changed, or there is no run.
 
     Example:
         >>> import tempfile, epsilometer as em
@@ -74,18 +74,18 @@ def verify(directory: str | Path, subject: Any = None, *, trust: bool = False) -
 
 
 def check_signature(file: str | Path, key: str | Path) -> str:
-    """Check the signature that ``minisign`` made of a file, and return its trusted comment.
+    """Check the ``minisign`` signature of a file, and return its trusted comment.
 
-    Guarantee: whoever holds the secret half of the key signed these bytes.
-    Assumption: the public key is theirs.
+    Guarantee: the holder of the secret key signed these bytes.
+    Assumption: the public key belongs to the expected signer.
 
     Args:
-        file: The signed file; the signature lies beside it, named ``FILE.minisig``.
+        file: The signed file; the signature is next to it, named ``FILE.minisig``.
         key: File of the public key, or the key itself, which begins with RW.
 
     Raises:
-        NotVerified: It was signed by another key, or changed since.
-        UnreadableFile: There is no signature, or no key.
+        NotVerified: It was signed by another key, or changed afterwards.
+        UnreadableFile: The signature or the key is missing.
         MissingExtra: The package ``cryptography`` is not installed.
     """
     with needs("cryptography", extra="signing"):
@@ -120,7 +120,7 @@ class _Key:
 
 @dataclass(frozen=True)
 class _Signature:
-    """What lies beside a signed file: of its bytes or of their BLAKE2b, and of a comment."""
+    """The signature of a file's bytes or of their BLAKE2b hash, and that of a comment."""
 
     hashed: bool
     name: bytes
@@ -173,7 +173,7 @@ def _decode(text: bytes, length: int) -> bytes | None:
 
 
 def _describe_difference(stated: bytes, computed: bytes) -> str:
-    """Return the first field of the result that differs, in words."""
+    """Describe the first field of the result that differs."""
     try:
         old, new = json.loads(stated), json.loads(computed)
         for name in {**new, **old}:

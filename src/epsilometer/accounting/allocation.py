@@ -4,19 +4,19 @@ The pair that dominates (Chua et al. 2025; Feldman and Shenfeld 2025). An epoch 
 the record, batch b, uniform on 1 … T, has mean 1 and all others 0. Without it all have mean 0. The
 noise is N(0, σ²). No training leaks more:
 
-1. Tell the adversary which batches all *other* records picked. They picked independently of the
+1. Reveal the batches that all *other* records picked to the adversary. They are independent of the
    record, so by joint convexity this only helps. Step t then shows y_t = f_t + 1[b = t] g_t and
    noise, where f_t and g_t, |g_t| ≤ 1, are functions of y_1 … y_{t−1}.
 2. Let z_t be the t-th number of the pair above. y_t = f_t + g_t z_t + N(0, σ²(I − g_t g_tᵀ)) has
-   the law of step t, given what came before, with the record and without it. So training is a
-   post-processing of the pair, adaptive or not.
+   the distribution of step t, given what came before, with the record and without it. So training
+   is a post-processing of the pair, adaptive or not.
 
 With U_t = exp((z_t − 1/2)/σ²) the likelihood ratio of an epoch is A = (U_1 + … + U_T)/T; without
 the record, U_t are independent with mean 1. Two roundings follow, and both only help the adversary:
 
-3. U is moved to the two ends of its cell on the grid 0, h, 2h, … so that its mass under both laws
-   stays. The single step is then a post-processing of the rounded one (Doroshenko et al. 2022), and
-   T steps, of which a random one has the record, are a post-processing of T rounded ones.
+3. U is moved to the two ends of its cell on the grid 0, h, 2h, … so that its mass under both
+   distributions stays. The single step is then a post-processing of the rounded one (Doroshenko et
+   al. 2022), and T steps, one at random with the record, are a post-processing of T rounded ones.
 4. U beyond the last cell counts as an infinite loss where the record is looked for. Where its
    absence is, U is lowered to the last node, which lowers A.
 
@@ -47,7 +47,7 @@ _FEWEST = 2**12  # cells of U
 _MOST_PRESENT, _MOST_ABSENT = 2**18, 2**16
 _LOSS_CELL = 0.01  # of the standard deviation of an epoch's loss
 _MOST_LOSS_CELLS = 2**18
-_ROUNDING = 1e-9  # relative: more than floating point may do to the laws of one term
+_ROUNDING = 1e-9  # relative: more than floating point may do to the distributions of one term
 _MOST_STEPS = 1_000_000
 
 
@@ -96,14 +96,14 @@ def allocation_epsilon(
 
 
 def _read(law: LossDistribution | None, epochs: int, delta: float) -> float:
-    """Return ε of this many epochs; infinite where too much of the law is."""
+    """Return ε of this many epochs; infinite where infinite losses have a mass of δ or more."""
     if law is None or -math.expm1(epochs * math.log1p(-law.infinite)) >= delta:
         return math.inf
     return find_epsilon([(law, epochs)], delta, rounding="up")
 
 
 def _tabulate_present(noise: float, steps: int, delta: float) -> LossDistribution | None:
-    """Return the law of ln A with the record, rounded up."""
+    """Return the distribution of ln A with the record, rounded up."""
     beyond = _BEYOND * delta / 2
     reach = max(-float(ndtri(beyond)), -float(ndtri(beyond / steps)) - 1 / noise)
     width, absent, present = _discretise(noise, reach, _MOST_PRESENT)
@@ -115,7 +115,7 @@ def _tabulate_present(noise: float, steps: int, delta: float) -> LossDistributio
 
 
 def _tabulate_absent(noise: float, steps: int, reach: float) -> LossDistribution | None:
-    """Return the law of −ln A without the record, rounded up."""
+    """Return the distribution of −ln A without the record, rounded up."""
     width, absent, _ = _discretise(noise, reach, _MOST_ABSENT)
     absent[-1] += float(ndtr(-reach - 1 / noise))
     low, masses, error = convolve([(absent, steps)])

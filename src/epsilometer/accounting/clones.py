@@ -3,7 +3,7 @@ r"""Bound the ε of shuffling from above by clones: other records sometimes look
 After Feldman, McMillan and Talwar (2021), with constants for Gaussian noise. A record's neighbour
 is the same record zeroed out. Proof, for one epoch of T batches:
 
-1. Tell the adversary in which slot of its batch the target is, and all other slots of all batches.
+1. Reveal to the adversary the target's slot in its batch, and all other slots of all batches.
    The T records of that slot are still permuted uniformly, so step t shows N(f_t + z_{π(t)}, σ²I)
    for a uniform π. f_t and all z, |z| ≤ 1, may depend on earlier steps; the target has z = g or 0.
 2. *Clones.* Let φ_z be the density of a step with z. Where φ_g ≤ φ_z/p and φ_0 ≤ φ_z/p, another
@@ -20,7 +20,7 @@ is the same record zeroed out. Proof, for one epoch of T batches:
 4. So the epoch shows no more than how many steps are an a and how many a b: of C ~ Bin(T − 1, p)
    clones each is either with probability 1/2, and the target is an a with probability
    e^e/(e^e + 1), and without the record 1/(e^e + 1). Which steps these are, and all others, have
-   one law with the record and without it.
+   one distribution with the record and without it.
 5. Masses above 1: what is not a clone has at most 1 + p(m + d(p))/(1 − p) times its due, so that
    with M = (1 + p(m + d(p))/(1 − p))^{T−1}, over E epochs,
 
@@ -51,7 +51,7 @@ def clones_epsilon(*, noise_multiplier: float, steps: int, epochs: int = 1, delt
     """Compute an upper bound on the ε of DP-SGD whose records are shuffled every epoch.
 
     Guarantee: at least the true ε, for all data and all adaptive training. Infinite where the bound
-        says nothing: it needs thousands of steps and noise of some clipping norms.
+        is vacuous: it needs thousands of steps and noise of several clipping norms.
     Assumption: a uniform permutation per epoch, cut into batches; a neighbour is zeroed out.
 
     Args:
@@ -86,7 +86,7 @@ def clones_epsilon(*, noise_multiplier: float, steps: int, epochs: int = 1, delt
 def _compute(
     sigma: float, others: int, epochs: int, delta: float, chance: float, limit: float
 ) -> float:
-    """Return ε for the given p (``chance``) and e (``limit``), as the docstring derives it."""
+    """Return ε for given p (``chance``) and e (``limit``), as derived in the module docstring."""
     distance, missed = _miss_clones(sigma, chance), _miss_halves(sigma, limit)
     extra = math.expm1(others * math.log1p(chance * distance))
     swell = math.exp(epochs * others * math.log1p(chance * (missed + distance) / (1 - chance)))
@@ -126,7 +126,7 @@ def _read(law: LossDistribution, epochs: int, delta: float) -> float:
 
 
 def _tabulate(others: int, chance: float, limit: float, rare: float) -> LossDistribution | None:
-    """Return the law of the loss of an epoch's counts, rounded up."""
+    """Return the distribution of the loss of an epoch's counts, rounded up."""
     fewest = int(binom.ppf(rare / 4, others, chance))  # at most rare/4 lie below
     most = int(binom.isf(rare / 4, others, chance))
     if fewest < 1:

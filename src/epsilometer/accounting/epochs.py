@@ -2,14 +2,14 @@ r"""Tabulate the privacy loss of an epoch of shuffled batches, without sampling.
 
 One epoch of the batched Gaussian mechanism has T batches with noise of standard deviation σ. The
 target's batch has mean a + 1 with the record and a without it, all others 0 (a = 1: the worst case
-under shuffling; a = 0: no one else contributes, as for balls in bins; a = 2B − 1: batches of B that
+under shuffling; a = 0: no other contributes, as for balls in bins; a = 2B − 1: batches of B that
 were formed before they were shuffled). With v = exp(x/σ²) the loss of an epoch is
 
     L = −(2a + 1)/(2σ²) + ln Σ_t v_t^{a+1} − ln Σ_t v_t^a        (for a = 0 the last term is ln T)
 
 and L > τ says Σ_t g(v_t/K) > 0 with g(r) = r^a (r − 1) and ln K = τ + (2a + 1)/(2σ²): a sum of
-*independent* terms. So both tails of L are a convolution power of one law, taken by FFT, and the
-target's own term in closed form. Epochs are independent and add.
+*independent* terms. So both tails of L are a convolution power of one distribution, taken by FFT,
+and the target's own term in closed form. Epochs are independent and add.
 
 Where an epoch leaves the record out with chance p, all batches have mean 0 with this chance, with
 the record and without it. Both densities are mixtures with the same third one, and L > τ says
@@ -52,7 +52,7 @@ _SMOOTH = -20.0  # logarithm of high frequencies: below, sums are smooth where c
 _NEAR = 0.05  # variances times squares of frequencies, up to which X − 1 is computed
 _VANISHED = -60.0  # logarithm of a frequency that may be left out
 _ENOUGH = 2e-5  # relative error at which no finer grid is tried
-_FEWEST_CELLS, _MOST_CELLS = 2**12, 2**21  # of the law of one epoch, and of all together
+_FEWEST_CELLS, _MOST_CELLS = 2**12, 2**21  # of the distribution of one epoch, and of all together
 _NODES = 81  # thresholds at which tails are computed
 _Z = np.linspace(-14.0, 14.0, 281)
 _WEIGHTS = np.exp(-(_Z**2) / 2) / np.exp(-(_Z**2) / 2).sum()
@@ -126,7 +126,7 @@ class Epoch:
         return bool(self.steps == 1 or (self.absent > 0 and mistaken < self.least))
 
     def _others(self, log_k: float, points: int, decisive: float) -> tuple[FloatArray, FloatArray]:
-        """The law of the other batches' sum of g, below the value that decides by itself."""
+        """The distribution of the other batches' sum of g, below the value that decides alone."""
         floor = _floor(self.absent)
         if self.steps == 1:
             some = int(floor <= decisive)  # else the target's term alone is more
@@ -160,7 +160,7 @@ class Epoch:
         less = float((law * np.expm1(-tilt * edges)).sum()) - self._chance_above(edges[-1], log_k)
         # Where it is little, its distance from 1 has lost its digits, and the sum itself has not.
         log_total = math.log1p(less) if less > -0.5 else math.log(float(tilted.sum()))
-        # Rounding terms to the grid widens their law by so much, which is taken off again.
+        # Rounding terms to the grid widens their distribution by so much, which is taken off again.
         widened = float((law * edges**2).sum()) - self._second_moment(float(edges[-1]), log_k)
         power = convolution_power(
             tilted / tilted.sum(),
@@ -217,8 +217,8 @@ class Epoch:
     def _least_sum(self, log_k: float, terms: int) -> tuple[float, float]:
         """Below this the sum lies with a probability of at most exp(_TINY), and the tilt for it.
 
-        By Chernoff's bound. Tilted more, the law would lie below the window, and undoing that would
-        leave rounding only; tilted so, what wraps around is at most exp(_TINY) times the damping.
+        By Chernoff's bound. With more tilt the distribution would lie below the window, and undoing
+        it would leave only rounding. With this tilt, wrapped mass is at most exp(_TINY) × damping.
         """
         log_r = _Z / self.noise - log_k
         with np.errstate(over="ignore"):
@@ -250,16 +250,16 @@ def convolution_power(
     widened: float = 0.0,
     tilt: float = 0.0,
 ) -> FloatArray:
-    """Return the law of the sum of this many alike terms, on this many cells, wrapped around.
+    """Return the distribution of the sum of identical terms on a number of cells, wrapped around.
 
     A transform X of masses is right to 1e-16, so that X^T would be wrong by T times as much. Near
     the frequency 0, which is all that a sum of many terms keeps, X − 1 is computed instead, as
     (w − 1) m + (w − 1)² B with m the mean and B the transform of masses summed up twice.
 
     Args:
-        masses: Of one term, on neighbouring cells; they sum to 1.
+        masses: Masses of one term on neighbouring cells; they sum to 1.
         first: The cell of the first mass.
-        terms: How many.
+        terms: Number of terms.
         points: Cells of the result, the first of which is cell 0.
         widened: Variance that rounding to cells has added to one term without its tilt, in squared
             cells. It is taken off where the sum is smooth enough for that.
@@ -281,7 +281,7 @@ def convolution_power(
     change[:near] = less[:near] * float(once.sum()) + less[:near] ** 2 * second[:near]
     with np.errstate(divide="ignore"):
         log_sizes = terms / 2 * np.log1p(change.real * (2 + change.real) + change.imag**2)
-    # The variance of the law without its tilt, at the complex frequency of the law with it.
+    # The variance without the tilt, at the complex frequency of the distribution with it.
     narrowed = log_sizes - terms * widened * (less.real + tilt**2 / 2)
     if float(narrowed[narrowed.size // 2 :].max()) < _SMOOTH:
         log_sizes = narrowed
@@ -385,13 +385,13 @@ def _tails(epoch: Epoch, points: int) -> FloatArray:
 def _compose_epochs(
     epoch: Epoch, epochs: int, points: int, sparse: int = 1
 ) -> tuple[LossDistribution, LossDistribution]:
-    """The laws of L under P and of −L under Q after this many epochs.
+    """The distributions of L under P and of −L under Q after this many epochs.
 
     Args:
-        epoch: One of them.
-        epochs: How many.
+        epoch: A single epoch.
+        epochs: Number of epochs.
         points: Number of points of the FFT of sums.
-        sparse: Only every so-manieth node and cell is used; this shows what more would change.
+        sparse: Use only every ``sparse``-th node and cell, to see the effect of more of them.
     """
     taus, tails = _nodes(epoch)[::sparse], _tails(epoch, points)[::sparse]
     cells = int(np.clip(_MOST_CELLS / epochs, _FEWEST_CELLS, 4 * _FEWEST_CELLS)) // sparse
@@ -442,7 +442,7 @@ def _extrapolate(
     row: int,
     enough: float = _ENOUGH,
 ) -> tuple[float, float, int]:
-    """Read a number from laws on ever finer grids of sums: its limit, the finest, its points.
+    """Read a number from finer and finer grids of sums: its limit, the finest value, its points.
 
     Terms keep their mean when they are rounded to the grid, so the error falls with the square of
     its width: of what halving the width changed, a third is left, and is added (Richardson).
@@ -461,7 +461,7 @@ def _extrapolate(
 def _read_with_error(
     epoch: Epoch, epochs: int, read: Callable[[LossDistribution], float], row: int
 ) -> tuple[float, float]:
-    """Read a number from the law of a direction, and estimate its numerical error."""
+    """Read a number from the distribution of one direction, and estimate its numerical error."""
     limit, fine, points = _extrapolate(epoch, epochs, read, row)
     # Halving the number of nodes and cells changes more than three times what is wrong by them.
     sparse = read(_compose_epochs(epoch, epochs, points, 2)[row])
@@ -469,7 +469,7 @@ def _read_with_error(
 
 
 def _lost(epoch: Epoch, epochs: int) -> float:
-    """How much of δ may be missing."""
+    """Return how much of δ may be missing."""
     return 0.0 if epoch.steps == 1 and not epoch.left_out else epochs * _LOST * epoch.least
 
 
@@ -484,7 +484,7 @@ def _check_delta(epoch: Epoch, epochs: int, delta: float) -> None:
 
 
 def check_direction(direction: Direction) -> None:
-    """Refuse other words than those of ``Direction``."""
+    """Refuse anything but a ``Direction``."""
     if direction not in ("both", *_DIRECTIONS):
         raise InvalidArgument(
             f"Expected direction 'both', {' or '.join(map(repr, _DIRECTIONS))}, got {direction!r}."

@@ -1,4 +1,4 @@
-r"""Bounds on ε where the mechanism is known but for its noise: DP-SGD by Poisson sampling.
+r"""Bound ε where the mechanism is known except for its noise: DP-SGD with Poisson sampling.
 
 A bound that holds for every mechanism pays for what it does not know: of the trade-off curve it
 uses one point. Here the curve is known up to one number, the noise multiplier s: a step in which
@@ -8,14 +8,14 @@ limit s from above, and ε at δ of the whole training follows from the limit (N
 
 1. Let g_s(F) be the largest TPR that noise s allows at FPR F; it falls as s grows. The claim "the
    noise is at least s" is refuted where scores do better than g_s allows.
-2. Refuted claims are all those above some s⁺: who does better than g_s does better than g_r for
+2. Refuted claims are all those above some s⁺: an attack better than g_s is better than g_r for
    r > s. With probability ``confidence`` the true noise is not among them, so it is at most s⁺.
 3. ε falls as s grows, so the true ε is at least ε(s⁺). Whatever is rounded is rounded so that s⁺
    gets no smaller and ε(s⁺) no larger.
 
 How far scores do better than g_s is judged by their rank sum, the number of pairs (inside,
 outside) in which the inside score is the higher (Mann & Whitney 1947). There is no threshold to
-choose, so none to pay for; ``stats.rank_sum`` has its law.
+choose, so none to pay for; ``stats.rank_sum`` computes its distribution.
 """
 
 import math
@@ -93,15 +93,15 @@ def poisson_bound(
     Args:
         scores: Scores of steps or of runs.
         sampling_rate: Probability q that a batch has a given record.
-        steps: Steps T of the training whose ε is asked for.
+        steps: Steps T of the training whose ε is bounded.
         delta: δ, above 0.
         confidence: One-sided.
-        per: What a score saw: a ``"step"`` in which the canary took part (inside) or did not
-            (outside), or a whole ``"run"`` with the canary in the data or without it.
+        per: What a score is computed from: a ``"step"`` in which the canary took part (inside) or
+            did not (outside), or a whole ``"run"`` with the canary in the data or without it.
         rule: ``RankSum()``, or ``RankGrid()``.
         seed: Seed for ties, which are broken at random. Same seed, same bound.
         adjacency: ``"add_remove"`` or ``"zero_out"``, which are the same pair here.
-        adversary: Whose view the scores are computed from, in words; carried along.
+        adversary: Whose view the scores are computed from, in words; copied to the bound.
 
     Example:
         >>> from epsilometer import Scores
@@ -162,12 +162,12 @@ def poisson_bound(
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseLimit:
-    """What scores say of the noise: it is at most this much.
+    """An upper limit on the noise that follows from scores.
 
     Attributes:
         noise_multiplier: Upper limit s⁺; infinite where the scores say nothing.
         threshold: Where the attack's errors decided; −inf for rank sums, which have none.
-        impossible: Whether the scores do better than any noise allows: the mechanism is another.
+        impossible: Whether the scores do better than any noise allows: the mechanism is not this.
     """
 
     noise_multiplier: float
@@ -188,16 +188,16 @@ def noise_limit(
     """Return an upper limit on the noise multiplier of Poisson-sampled DP-SGD.
 
     Guarantees: is below the true noise multiplier in at most ``1 - confidence`` of audits.
-    Assumes: as ``poisson_bound``. A score ``per="step"`` depends on one step alone. Steps without
+    Assumes: as ``poisson_bound``. A score ``per="step"`` depends on one step only. Steps without
         the canary, of runs with it or without, are all outside scores, and the more the better.
         What other records add to a step is the same with the canary and without it.
 
     Args:
-        scores: See ``poisson_bound``, as for the rest.
+        scores: See ``poisson_bound``.
         sampling_rate: Probability q that a batch has a given record.
         steps: Steps T of a run.
         confidence: One-sided.
-        per: What a score saw.
+        per: What a score is computed from.
         rule: How scores are judged.
         seed: Seed for ties.
 
@@ -268,8 +268,8 @@ def step_power(
         claim: The claimed ε.
         n_in: Scores of steps with the canary.
         n_out: Scores of steps without it.
-        sampling_rate: As of ``poisson_bound``.
-        steps: Likewise.
+        sampling_rate: Probability q that a batch has a given record.
+        steps: Steps T of the training.
         delta: δ of claim and bound.
         confidence: Confidence of the bound.
 
@@ -305,7 +305,7 @@ def step_power(
     least = law.find_least(rank_sum.shift_normals, claimed)
 
     def prove(scores: Observed) -> float:
-        """Return more than was claimed where it is refuted."""
+        """Return a number above the claim if it is refuted."""
         return math.inf if law.count(scores, np.random.default_rng(0)).won >= least else 0.0
 
     return compute_power(
@@ -351,7 +351,7 @@ def _none(side: Ranks) -> Ranks:
 
 @lru_cache(maxsize=64)
 def _mover(sampling_rate: float, steps: int) -> rank_sum.Move:
-    """Where noise s = 1/merit lets an attack move the normal scores of inside runs."""
+    """Return where noise s = 1/merit lets an attack move the normal scores of inside runs."""
     if sampling_rate == 1:
         root = math.sqrt(steps)
         return lambda normals, merit: rank_sum.shift_normals(normals, root * merit)
@@ -365,7 +365,7 @@ def _mover(sampling_rate: float, steps: int) -> rank_sum.Move:
 
 
 def _frontier(sampling_rate: float, steps: int) -> Frontier:
-    """What noise s = 1/merit allows of an attack that sees this many steps."""
+    """Return the error rates that noise s = 1/merit allows an attack that observes the steps."""
     if sampling_rate == 1:  # a Gaussian pair, μ = √T/s
         root = math.sqrt(steps)
         return Frontier(
@@ -392,7 +392,7 @@ _ndtr, _ndtri = scipy.special.ndtr, scipy.special.ndtri
 
 
 def _round_up(merit: float) -> float:
-    """To a grid, where curves are kept: less noise allows more, so this refutes no more."""
+    """Round to a grid whose curves are cached: less noise allows more, so this refutes no more."""
     if not 0 < merit < _LARGEST:
         return merit
     return min(float(_RATIO ** math.ceil(math.log(merit) / math.log(_RATIO))), _LARGEST)
@@ -400,7 +400,7 @@ def _round_up(merit: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _curve(merit: float, sampling_rate: float, steps: int) -> tuple[FloatArray, FloatArray]:
-    """FPR and the largest TPR of an attack on a run, rising; between points a straight line.
+    """Return FPR and the largest TPR of an attack on a run, rising; linear between points.
 
     Losses are rounded up, which can only help an attack, and by little: the error falls with the
     square of the cell. The curve of the composition goes through the points (Σ m e^{−ℓ}, Σ m), the

@@ -1,8 +1,8 @@
 r"""Compose privacy losses on a grid, and read δ(ε) and ε(δ) from them.
 
-One engine serves all mechanisms. A mechanism supplies the law of one step or of one epoch: the
-masses of its loss L = ln(P/Q) in cells, under P and under Q. Here cells are rounded to their ends,
-laws are composed by FFT, and both are done in a stated direction:
+One engine serves all mechanisms. A mechanism supplies the distribution of one step or of one epoch:
+the masses of its loss L = ln(P/Q) in cells, under P and under Q. Here cells are rounded to their
+ends, distributions are composed by FFT, and both are done in a stated direction:
 
 - ``"up"`` moves the masses of a cell to its two ends so that both the mass under P and that under Q
   stay (Doroshenko et al. 2022). Such a pair is easier to tell apart, so ε is never too small. The
@@ -13,8 +13,8 @@ laws are composed by FFT, and both are done in a stated direction:
 - ``"nearest"`` gives half of a cell to either end: an estimate, whose error the caller finds.
 
 An FFT leaves rounding of about 1e-16 of the largest mass everywhere, which would drown tails of
-1e-14. So laws are *tilted* first: mass m at loss ℓ becomes m e^{tℓ}, t such that the losses that
-decide ε at δ are the typical ones. Tilted laws stay tilted; only δ(ε) undoes it.
+1e-14. So distributions are *tilted* first: mass m at loss ℓ becomes m e^{tℓ}, t such that the
+losses that decide ε at δ are the typical ones. Tilted ones stay tilted; only δ(ε) undoes it.
 """
 
 import bisect
@@ -35,11 +35,11 @@ from epsilometer.types import FloatArray
 ComplexArray: TypeAlias = NDArray[np.complex128]
 Rounding: TypeAlias = Literal["up", "down", "nearest"]
 
-_OUTSIDE = 1e-18  # of a law, that may lie outside the window of an FFT
+_OUTSIDE = 1e-18  # of a distribution, that may lie outside the window of an FFT
 _CUT = 1e-9  # of δ, that may do so where ε at one δ is asked for
 _NEGLIGIBLE = 1e-5  # of δ: numerical errors that move ε by less than that
 _RARE = 1e-5  # of δ: how seldom errors of losses that are rounded down add up to more than stated
-_CLEAR = 4e-6  # δ per step, beside which the rounding of an FFT is nothing
+_CLEAR = 4e-6  # δ per step, relative to which the rounding of an FFT is negligible
 _BELOW = 0.999  # of ε: an ε by Rényi accounting that is less is below it, whatever its rounding
 _VANISHED = -60.0  # logarithm of a frequency that may be left out: below _OUTSIDE
 _GATHERED = 64  # cells that are taken together where only a bound of moments is wanted
@@ -48,17 +48,17 @@ _LARGEST_EXPONENT = 700.0  # of e, that is still a float
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LossDistribution:
-    """The law of a privacy loss on the grid ``start + step · (0, 1, …)``.
+    """The distribution of a privacy loss on the grid ``start + step · (0, 1, …)``.
 
     Attributes:
         start: The smallest loss.
         step: Distance between losses.
-        masses: Masses of each loss ℓ, as mass · e^{tilt · ℓ − log_scale}. What is missing to 1
-            counts as a loss of −∞.
+        masses: Masses of each loss ℓ, as mass · e^{tilt · ℓ − log_scale}. Mass missing to 1 counts
+            as a loss of −∞.
         infinite: Mass of an infinite loss.
         tilt: See ``masses``.
         log_scale: See ``masses``.
-        error: What numerics may do to δ in the direction of rounding, tilted as masses are.
+        error: Numerical error of δ in the direction of rounding, tilted as the masses are.
     """
 
     start: float
@@ -85,7 +85,7 @@ class LossDistribution:
         Args:
             start: Lower end of the first cell.
             step: Width of each cell.
-            present: Mass of each cell under the law P whose loss this is.
+            present: Mass of each cell under the distribution P whose loss this is.
             absent: Mass of each cell under Q.
             beyond: Mass under P of losses above the last cell.
             rounding: Direction of rounding.
@@ -147,7 +147,7 @@ class LossDistribution:
         return float(max(0.0, self.start + self.step * i + solved))
 
     def is_clear(self, epsilon: float, delta: float) -> bool:
-        """Return whether numerics are next to nothing beside a ``delta`` at ``epsilon``."""
+        """Return whether the numerical error is negligible at this ``delta`` and ``epsilon``."""
         if not 0 < epsilon < math.inf:
             return True
         tilted = delta * math.exp(-self._log_factor((epsilon - self.start) / self.step))
@@ -164,7 +164,7 @@ class LossDistribution:
 
         The weights are e^{−t(L−ℓ)} (1 − e^{ℓ−L}), which is δ(ℓ), and e^{−(t+1)(L−ℓ)}. Both follow
         from those of the next loss by sums of positive numbers: nothing cancels, where a difference
-        of two tails would leave no digits of a δ that is small beside them.
+        of two tails would leave no digits of a δ that is much smaller.
         """
         # Past the last loss there is nothing.
         backwards = np.zeros(self.masses.size + 1)
@@ -187,14 +187,14 @@ Parts: TypeAlias = Sequence[tuple[LossDistribution, int]]
 def compose(
     parts: Parts, *, rounding: Rounding, tilt: float = 0.0, outside: float = _OUTSIDE
 ) -> LossDistribution:
-    """Return the law of a sum of independent losses: this many of each, all on grids of one step.
+    """Return the distribution of a sum of independent losses, all on grids of the same step.
 
     What the FFT and its finite window can do to δ is added (``"up"``) or taken off (``"down"``), so
-    the direction of rounding survives. Only laws without a tilt are composed.
+    the direction of rounding survives. Only distributions without a tilt are composed.
 
     Args:
-        parts: Laws, and how many of each.
-        rounding: That of the laws.
+        parts: Distributions, and how many of each.
+        rounding: Rounding of the distributions.
         tilt: Tilt of the result.
         outside: Mass of the tilted result that may lie outside the window of the FFT.
     """
@@ -237,11 +237,11 @@ def convolve(
     """Convolve masses on the cells 0, 1, …, this many times each, by FFT.
 
     Args:
-        parts: Masses that sum to about 1, and how often each is taken.
-        outside: Mass of the result that may lie outside the cells that are returned.
+        parts: Masses that sum to about 1, and the multiplicity of each.
+        outside: Mass of the result that may lie outside the returned cells.
 
     Returns:
-        The first cell of the result, its masses, and how wrong a mass may be.
+        The first cell of the result, its masses, and the error of each mass.
     """
     low, high = _find_window(parts, outside)
     longest = max(masses.size for masses, _ in parts)
@@ -320,13 +320,13 @@ def _gather(masses: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def find_epsilon(parts: Parts, delta: float, *, rounding: Rounding, floor: float = 0.0) -> float:
-    """Return ε at ``delta`` of a composition, with tails that are honest at any ``delta``.
+    """Return ε at ``delta`` of a composition, with tails that are accurate at any ``delta``.
 
     Args:
-        parts: Laws, and how many of each.
+        parts: Distributions, and how many of each.
         delta: δ.
-        rounding: That of the laws.
-        floor: Returned where ε is below it. No law is composed where Rényi accounting shows that.
+        rounding: Rounding of the distributions.
+        floor: Returned where ε is below it. If Rényi accounting shows that, nothing is composed.
     """
     shift = 0.0
     if rounding == "down":
@@ -342,20 +342,21 @@ def find_epsilon(parts: Parts, delta: float, *, rounding: Rounding, floor: float
     epsilons = []
     for tilt, outside in _choose_tilts(*renyi, delta, sum(times for _, times in parts)):
         law = compose(parts, rounding=rounding, tilt=tilt, outside=outside)
-        # Below its window a tilted law has nothing, though the law has: ε there may be too small.
+        # Below its window a tilted distribution has no mass, but the original may: ε there may be
+        # too small.
         low = min(tilt, law.start, delta - float(law.delta(law.start)))
         if low <= 0 or rounding == "down":
             epsilons.append(law.epsilon(delta))
             if law.is_clear(epsilons[-1], delta):
                 break
-    # Each holds; only how far it is off differs.
+    # Each is valid; they differ only in their error.
     return max(floor, (max if rounding == "down" else min)(epsilons) - shift)
 
 
 def _account_renyi(parts: Parts, delta: float) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return tilts λ, ln E[e^{λL}] of a composition without infinite losses, and ε by each.
 
-    Some cells will do: moments of those bound the moments of all.
+    A part of the cells suffices: their moments bound the moments of all.
     """
     gathered, variance = [], 0.0
     for law, times in parts:
@@ -378,9 +379,9 @@ def _choose_tilts(
 ) -> Iterator[tuple[float, float]]:
     """Yield tilts to try, the last of them 0, and the mass that may lie outside of each window.
 
-    Rényi accounting tells where ε is about: at the smallest ε(λ) over orders λ + 1. A tilt t makes
-    δ there e^{tε} / E[e^{tL}] times as large beside the rounding of the FFT, most at t = λ. The
-    smallest tilt that suffices is tried first, since tilted laws are wide; then t = λ.
+    Rényi accounting locates ε roughly: at the smallest ε(λ) over orders λ + 1. A tilt t makes δ
+    there e^{tε} / E[e^{tL}] times as large relative to the rounding of the FFT, most at t = λ. The
+    smallest tilt that suffices is tried first, since tilted distributions are wide; then t = λ.
     """
     best = int(np.argmin(epsilons))
     tilts = np.append(0.0, tilts[: best + 1])

@@ -1,4 +1,4 @@
-"""Give one-run bounds the trade-off curves of DP-SGD by Poisson sampling, noise unknown."""
+"""Provide trade-off curves of Poisson-sampled DP-SGD with unknown noise, for one-run bounds."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def scale_noise(parts: Parts) -> CurveFamily:
     """Return the mechanisms whose noise is that of ``parts`` divided by one number, the leak.
 
     Guarantee: no curve is above the true one, so that no more is refuted than is false.
-    Assumption: each canary is in every batch by its own coin, with the stated chance.
+    Assumption: each canary is included in every batch by its own coin toss, with the stated chance.
 
     Args:
         parts: Triples of noise multiplier, sampling rate below 1, and steps, as accounted for.

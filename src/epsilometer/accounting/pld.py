@@ -1,8 +1,8 @@
 """Account for DP-SGD with Poisson sampling by its privacy loss distribution.
 
-All numbers are rounded up: safe as a claim. Only those of ``poisson_epsilon_at_least`` are rounded
-down: safe as a lower bound. All hold for batches drawn by Poisson sampling, or for the full batch;
-a loader that shuffles is another mechanism.
+All numbers are rounded up, which is safe for a claim, except those of ``poisson_epsilon_at_least``,
+which are rounded down, for a lower bound. All hold for Poisson-sampled batches and for the full
+batch; a loader that shuffles is another mechanism.
 """
 
 import functools
@@ -47,7 +47,7 @@ _NOISE = 1e-6  # relative: how near the least noise is found
 
 @dataclass(frozen=True)
 class SampledGaussian:
-    """Steps of DP-SGD that are all alike.
+    """A number of identical steps of DP-SGD.
 
     A step with the record is N(1, s²) with probability q and else N(0, s²); without it N(0, s²).
     The loss at x is ln(1 − q + q e^{(2x − 1)/2s²}), rising from ln(1 − q).
@@ -55,7 +55,7 @@ class SampledGaussian:
     Attributes:
         noise: The noise multiplier s > 0.
         rate: The sampling rate q > 0.
-        steps: How many.
+        steps: Number of steps.
     """
 
     noise: float
@@ -82,9 +82,9 @@ class SampledGaussian:
     def tabulate(
         self, cell: float, reach: float, rounding: Rounding
     ) -> tuple[LossDistribution, LossDistribution]:
-        """Return the laws of a step's loss, with the record against without it and vice versa."""
+        """Return the distributions of a step's loss, with against without, and reversed."""
         least, top = self.find_ends(reach)
-        # 0 is on the grid, near which all losses lie where noise is large beside the cell.
+        # 0 is on the grid: with much noise, all losses lie near it.
         edges = cell * np.arange(math.floor(least / cell), math.ceil(top / cell) + 1)
         y = edges - math.log(self.rate)  # (2x − 1)/2s², where the loss is at an edge
         if self.rate < 1:  # the first edge is at or below the least loss: nothing lies there
@@ -125,7 +125,7 @@ def poisson_epsilon(
 ) -> float:
     """Return the ε of DP-SGD whose batches take each record with probability ``sampling_rate``.
 
-    Guarantee: at least the true ε, and above it by about 6e-5 of it at most.
+    Guarantee: at least the true ε, and above it by at most about 6e-5 of it.
 
     Example:
         >>> noise = dict(noise_multiplier=1.0, sampling_rate=0.01)
@@ -171,7 +171,7 @@ def _read_parts(parts: Sequence[tuple[float, float, int]]) -> list[SampledGaussi
 
 
 def _merge_full_batches(parts: Sequence[SampledGaussian]) -> tuple[list[SampledGaussian], float]:
-    """Return the parts with full batches as one, and μ where there is nothing else.
+    """Return the parts with full batches merged, and μ if there are no others.
 
     The sum of Gaussian losses is the loss of one Gaussian, so full batches need no composition.
     """
@@ -203,7 +203,7 @@ def _tabulate_up(
     """Tabulate both directions on one grid that is as fine as these parts need.
 
     Moved to both ends of its cell, a loss gets a variance of up to h²/4, on average h²/6, and half
-    of that as a mean. Beside the variance V of the loss itself this adds h²/12V to a small ε,
+    of that as a mean. With the variance V of the loss itself, this adds h²/12V to a small ε,
     relatively, and h²/12 per step to one that is far above 1.
     """
     steps = sum(part.steps for part in parts)
@@ -224,9 +224,9 @@ def _find_reach(delta: float, steps: int, rounding: Rounding) -> float:
 def poisson_epsilon_at_least(parts: Sequence[tuple[float, float, int]], *, delta: float) -> float:
     """Return a lower end of the ε of Poisson-sampled DP-SGD whose noise and rate may change.
 
-    Guarantee: at most the true ε, and below it by some 1e-4 of it after 100 steps, 2e-3 after ten
+    Guarantee: at most the true ε, and below it by about 1e-4 of it after 100 steps, 2e-3 after ten
         thousand.
-    Assumption: one neighbour has a record more than the other; a record is in each batch by chance.
+    Assumption: one neighbour has one record more than the other; batches are Poisson-sampled.
 
     Args:
         parts: Triples of noise multiplier, sampling rate and steps. Without noise ε is infinite,
@@ -274,7 +274,7 @@ def poisson_noise(
 ) -> float:
     """Return the smallest noise multiplier with which Poisson-sampled DP-SGD is (ε, δ)-DP.
 
-    Guarantee: at least that noise, and above it by about 6e-5 of it at most.
+    Guarantee: at least that noise, and above it by at most about 6e-5 of it.
     """
     _validate.positive(epsilon=epsilon)
     _validate.open_unit(delta=delta)
@@ -330,9 +330,9 @@ def poisson_curve(
 
 @functools.lru_cache(maxsize=256)
 def poisson_profile(parts: tuple[tuple[float, float, int], ...]) -> tuple[FloatArray, FloatArray]:
-    """Compute δ at 81 values of ε, of DP-SGD by Poisson sampling whose noise may change.
+    """Compute δ of Poisson-sampled DP-SGD, whose noise may change, at 81 values of ε.
 
-    Guarantee: δ is at least the true one, the larger of both directions.
+    Guarantee: δ is at least the true one, which is the larger of both directions.
 
     Args:
         parts: Triples of noise multiplier, sampling rate below 1, and steps.

@@ -1,4 +1,4 @@
-"""Account for Poisson sampling by Rényi orders, as papers did. ``pld`` is tighter."""
+"""Account for Poisson sampling by Rényi orders, as in papers. ``pld`` is tighter."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def poisson_epsilon(
 ) -> float:
     """Return the ε of Poisson-sampled DP-SGD by Opacus' 151 Rényi orders, as papers print it.
 
-    Guarantees: an upper bound for neighbours with a record more or less; ``pld`` is tighter.
+    Guarantees: an upper bound for add/remove neighbours; ``pld`` is tighter.
 
     Example:
         >>> paper = dict(noise_multiplier=0.5, sampling_rate=256 / 50_000, steps=60 * 195)
@@ -49,7 +49,7 @@ def poisson_epsilon(
 def _compute_epsilon(
     noise: Sequence[tuple[float, int]], rate: float, delta: float, whole: NDArray[np.int_]
 ) -> float:
-    """Add up moments of all steps and convert them as Canonne et al. (2020), the least order's."""
+    """Add up moments of all steps and convert them by Canonne et al. (2020) at the best order."""
     _validate.open_unit(delta=delta)
     _validate.probability(sampling_rate=rate)
     orders = np.append(_FRACTIONAL, whole)

@@ -1,4 +1,4 @@
-"""What shuffled DP-SGD leaks at least: ε, δ, the noise it would have needed, trade-off curve.
+"""Bound the leakage of shuffled DP-SGD from below: ε, δ, the noise needed, trade-off curve.
 
 The numbers are those of one pair of datasets (one record of +1 or of 0 among records of −1, the
 zero-out adjacency), exact to a stated numerical error. The worst pair leaks no less, so they are
@@ -31,7 +31,7 @@ _CONJECTURED = (
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaEstimate:
-    """δ at a given ε, with the ends of its numerical error and the direction it comes from."""
+    """The δ at a given ε, with the ends of its numerical error and its direction."""
 
     delta: float
     low: float
@@ -50,22 +50,22 @@ def shuffle_epsilon(
     batch_size: int | None = None,
     direction: Direction = "both",
 ) -> EpsilonEstimate:
-    """Return a lower end of the ε of shuffled DP-SGD, exact for one pair of datasets.
+    """Return a lower bound on the ε of shuffled DP-SGD, exact for one pair of datasets.
 
-    Guarantees: ``low`` to ``high`` holds the pair's ε but for errors of the numerics that halving
-        every grid would not show. Where a sampler leaves records out, ``high`` of the direction
+    Guarantees: ``low`` to ``high`` contains the pair's ε, except for numerical errors that halving
+        every grid would not reveal. Where a sampler leaves records out, ``high`` of the direction
         ``"absent→present"``, the smaller one, was up to 1 % too low; ``low`` holds.
-    Assumes: epochs are shuffled independently; all steps are seen.
+    Assumes: epochs are shuffled independently; the adversary observes all steps.
 
     Args:
         noise_multiplier: Standard deviation of the noise in units of the clipping norm.
-        steps: Batches an epoch.
+        steps: Batches per epoch.
         epochs: Number of passes over all records.
         delta: δ.
         sampler: ``Shuffle`` by default; also ``BallsInBins``, ``PartialShuffle``,
             ``BatchThenShuffle`` and ``Sequential``.
         batch_size: Needed for ``PartialShuffle`` and ``BatchThenShuffle``.
-        direction: Both by default, and the larger is returned.
+        direction: One of the two directions; by default the larger ε of both is returned.
 
     Example:
         >>> print(shuffle_epsilon(noise_multiplier=1.0, steps=100, delta=1e-5))
@@ -116,7 +116,7 @@ def shuffle_delta(
     batch_size: int | None = None,
     direction: Direction = "both",
 ) -> DeltaEstimate:
-    """Return a lower end of the δ of shuffled DP-SGD at ``epsilon``; see ``shuffle_epsilon``.
+    """Return a lower bound on the δ of shuffled DP-SGD at ``epsilon``; see ``shuffle_epsilon``.
 
     Example:
         >>> found = shuffle_delta(noise_multiplier=1.0, steps=100, epsilon=4.066)
@@ -141,10 +141,10 @@ def shuffle_noise(
     sampler: Sampler = _SHUFFLE,
     batch_size: int | None = None,
 ) -> float:
-    """Compute the noise multiplier below which (ε, δ) is certainly not kept.
+    """Compute the noise multiplier below which an (ε, δ) claim is certainly false.
 
-    Guarantee: with less noise the claim is false. More noise is necessary, not sufficient.
-    Assumption: every step is seen; batches are drawn by ``sampler``.
+    Guarantee: with less noise the claim is false. This much is necessary, not sufficient.
+    Assumption: the adversary observes every step; batches are drawn by ``sampler``.
 
     Example:
         >>> import epsilometer as em
@@ -183,7 +183,7 @@ def shuffle_curve(
 def epoch_of(
     sampler: Sampler, noise_multiplier: float, steps: int, batch_size: int | None = None
 ) -> Epoch:
-    """Return one epoch of a sampler as the accountant sees it, or refuse the sampler."""
+    """Return the accountant's model of one epoch of a sampler, or refuse the sampler."""
     law = law_of(sampler, noise_multiplier, steps, batch_size)
     if law.rate is not None:
         raise InvalidArgument(
@@ -196,14 +196,14 @@ def epoch_of(
 def law_of(
     sampler: Sampler, noise_multiplier: float, steps: int, batch_size: int | None = None
 ) -> Law:
-    """Return what an epoch shows of the target; ask for the batch size where it matters."""
+    """Return the effect of the target on an epoch; require the batch size where it matters."""
     _validate.positive(noise_multiplier=noise_multiplier)
     _validate.whole(1, batch_size=1 if batch_size is None else batch_size)
     return find_law(sampler, steps, batch_size)
 
 
 def published_epsilon(*, noise_multiplier: float, steps: int, delta: float) -> float:
-    """Return the bound of Chua et al. (2024) for one epoch, which looks at the largest batch.
+    """Return the bound of Chua et al. (2024) for one epoch, based on the largest batch sum.
 
     The attack says "in" iff some batch exceeds a threshold C, and C is the best one.
 

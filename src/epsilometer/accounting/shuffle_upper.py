@@ -1,12 +1,12 @@
-r"""Bound the ε of DP-SGD from above, whatever the data: the smallest of all bounds that are proved.
+r"""Bound the ε of DP-SGD from above for any data, by the smallest of all proved bounds.
 
 ``accounting.shuffle`` bounds it from below. Where a record is in one batch of each epoch:
 
 - **known batches**, for every sampler. Let b be the batches of all epochs, drawn alike with the
   record and with the record zeroed out. Given b, the record is in at most one batch per epoch: its
-  sum moves by at most the clipping norm, whatever was seen before, so that all steps together are
-  no more than a Gaussian mechanism with noise σ/√E (Dong et al. 2022, Corollary 3.3 on arXiv). What
-  is seen has the law Σ p(b) P_b with the record and Σ p(b) Q_b without it, and the hockey-stick
+  sum moves by at most the clipping norm, whatever was observed before. So all steps together leak
+  no more than a Gaussian mechanism with noise σ/√E (Dong et al. 2022, Corollary 3.3 on arXiv). The
+  output has the distribution Σ p(b) P_b with the record and Σ p(b) Q_b without it. The hockey-stick
   divergence is jointly convex: D(Σ p P_b, Σ p Q_b) ≤ Σ p D(P_b, Q_b) ≤ δ at the Gaussian's ε.
 - **random allocation**, for balls in bins: ``accounting.allocation``.
 - **clones**, for shuffling: ``accounting.clones``.
@@ -32,7 +32,7 @@ from epsilometer.stats.gaussians import gaussian_epsilon, gaussian_sigma
 
 _SHUFFLE = Shuffle()
 _CLOSED_FORM = 1e-11  # relative error of closed forms, which is added
-_LITTLE_NOISE = 0.25  # below, secret batches hide next to nothing
+_LITTLE_NOISE = 0.25  # below, secrecy of batches hides almost nothing
 _STEP = 1.3  # by which noise is raised or lowered until the wanted one is passed
 _NEAR = 3e-4  # relative: how near the least noise is found
 _EVERYWHERE = (
@@ -70,10 +70,10 @@ def shuffle_upper(
     sampler: Sampler = _SHUFFLE,
     batch_size: int | None = None,
 ) -> EpsilonEstimate:
-    """Compute the smallest upper bound on the ε of DP-SGD that is proved for its sampler.
+    """Compute the smallest proved upper bound on the ε of DP-SGD with a given sampler.
 
     Guarantee: the ε of DP-SGD with this sampler is at most ``high``, for all data and all adaptive
-        training. ``method`` says by which bound, and ``cites`` by whom. Infinite where nothing is
+        training. ``method`` names the bound, ``cites`` its sources. Infinite where nothing is
         proved.
     Assumption: epochs are drawn independently; neighbours are zeroed out.
 
@@ -83,8 +83,8 @@ def shuffle_upper(
         epochs: Number of passes over all records.
         delta: δ.
         sampler: ``Shuffle`` by default.
-        batch_size: Needed by samplers whose law depends on it, and by ``FixedSize``. There are at
-            most ``steps`` times as many records.
+        batch_size: Needed by samplers whose distribution depends on it, and by ``FixedSize``. There
+            are at most ``steps`` times as many records.
 
     Example:
         >>> from epsilometer.samplers import BallsInBins
@@ -133,11 +133,11 @@ def sufficient_noise(
     batch_size: int | None = None,
     near: float | None = None,
 ) -> float:
-    """Compute a noise multiplier with which (ε, δ) is surely kept, and little more.
+    """Compute nearly the smallest noise multiplier for which an (ε, δ) claim is proved.
 
-    Guarantee: this much noise, and more, keeps the claim. Less may keep it too: ``shuffle_noise``
-        is what is necessary. Infinite where nothing is proved.
-    Assumption: as of ``shuffle_upper``.
+    Guarantee: with at least this much noise the claim is true. Less may suffice: ``shuffle_noise``
+        gives the necessary noise. Infinite where nothing is proved.
+    Assumption: as for ``shuffle_upper``.
 
     Args:
         epsilon: The claimed ε.
@@ -145,8 +145,8 @@ def sufficient_noise(
         steps: Batches per epoch.
         epochs: Number of passes over all records.
         sampler: ``Shuffle`` by default.
-        batch_size: As of ``shuffle_upper``.
-        near: Where the search begins; it changes how long it takes, and the result by 3e-4 of it.
+        batch_size: As for ``shuffle_upper``.
+        near: Start of the search; it affects its duration, and the result by 3e-4 of it.
 
     Example:
         >>> from epsilometer.samplers import BallsInBins
@@ -164,7 +164,7 @@ def sufficient_noise(
 
     @cache
     def keep(log_noise: float) -> float:
-        """Rise with the noise; above 0 where the claim is kept."""
+        """Return a number that rises with the noise, above 0 where the claim is true."""
         found = bound(math.exp(log_noise), delta)[0]
         if found <= epsilon:
             return max(math.log((epsilon + 1e-12) / (found + 1e-12)), 1e-12)
@@ -232,7 +232,7 @@ def _list_bounds(law: Law, noise: float, epochs: int, delta: float) -> list[tupl
 def _truncate(
     sampler: Sampler, bound: _Bound, steps: int, epochs: int, batch_size: int | None
 ) -> _Bound:
-    """Return the bound of a sampler that cuts batches to a fixed size.
+    """Return the bound of a sampler that truncates batches to a fixed size.
 
     Let both draw the same batches. They differ only where some batch was cut, which has a
     probability of at most τ, with the record and without it. So P'(O) ≤ P(O) + τ and

@@ -17,10 +17,10 @@ class Case:
 
     Attributes:
         name: Name of the case.
-        outcome: A failure is something found; an error is something that could not be judged;
-            what was skipped had nothing to judge.
+        outcome: ``failure``: something was found; ``error``: it could not be judged; ``skipped``:
+            there was nothing to judge.
         message: What was found.
-        file: Where, if in a file.
+        file: The file in which it was found, if any.
     """
 
     name: str
@@ -33,9 +33,9 @@ def to_github(level: Level, message: str, **where: str | int | None) -> str:
     """Return a workflow command that annotates a run, or a line of a file.
 
     Args:
-        level: How grave it is.
-        message: What is said.
-        where: ``file``, ``line``, ``col``, ``title``; None where it is not known.
+        level: Severity of the annotation.
+        message: Text of the annotation.
+        where: ``file``, ``line``, ``col`` and ``title``; None where unknown.
 
     Example:
         >>> to_github("error", "50 % of it\\nis wrong", file="a,b.py", line=3, col=None)

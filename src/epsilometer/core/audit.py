@@ -1,4 +1,4 @@
-"""Hold the result of an audit: one type for every kind, whatever was audited."""
+"""Define the result of an audit: one type for every kind of subject."""
 
 import math
 from functools import cached_property
@@ -32,7 +32,7 @@ _DEEPEST = 32  # levels of settings; real ones have four
 
 
 class Provenance(Plain, frozen=True, kw_only=True):
-    """The exact settings of an audit, and what ran; enough to repeat it.
+    """The exact settings of an audit and of its run, enough to repeat it.
 
     Data are named by reference (a file and its columns) or as ``{"supplied": …}``, never by value;
     functions as ``module:name``.
@@ -40,20 +40,19 @@ class Provenance(Plain, frozen=True, kw_only=True):
     Attributes:
         subject: Name of the subject in the registry of ``epsilometer.audit``.
         settings: The subject's own fields, as JSON values.
-        delta: δ of the audit; None where none was needed.
+        delta: δ of the audit; None if it needs none.
         confidence: Confidence of all bounds together.
         seed: Seed of all randomness.
-        until: When it could stop early, as JSON values; None where it could not.
+        until: Condition for stopping early, as JSON values; None if it could not stop early.
         versions: (package, version) pairs.
-        shapes: (field, shape in words) pairs of the data. No digest of them: it would tell whoever
-            knows all records but one what that one is.
-        plan: Hash of the run's plan without its data; empty where there was no run.
-        units: Units of work that were planned.
-        used: Units whose observations the result rests on; fewer where the run stopped early.
+        shapes: (field, shape in words) pairs of the data. Not digests, which would reveal the last
+            record to an adversary who knows all others.
+        plan: Hash of the run's plan without its data; empty if there was no run.
+        units: Planned units of work.
+        used: Units whose observations were used; fewer where the run stopped early.
         failed: Units that raised or killed their worker.
-        code: SHA-256 of what the user wrote of the code that ran, its values not counted; empty
-            where that is nothing.
-        accepted: What changed in the code during the run and was accepted, in words.
+        code: SHA-256 of the user's code in the run, without its values; empty if there was none.
+        accepted: Accepted changes of the code during the run, in words.
     """
 
     subject: str
@@ -88,21 +87,21 @@ class Provenance(Plain, frozen=True, kw_only=True):
 
 
 class Audit(Plain, frozen=True, kw_only=True, dict=True):
-    """What an audit found, and what follows from it.
+    """The findings of an audit, and the verdict that follows from them.
 
     Guarantee: all deciding bounds hold together at ``confidence``; the verdict is computed from
         the findings, by ``epsilometer.core.judge`` alone.
-    Assumption: those of the bounds' methods, which each of them names.
+    Assumption: those of the bounds' methods; each bound names its method.
 
     Attributes:
         format: Format of the file; readers refuse others.
         subject: A description of what was audited.
-        claim: What was claimed, if anything.
+        claim: The claim that is judged; None without one.
         findings: What was found, the most severe first.
         advice: What to do next, in sentences.
         caveats: What a reader must know.
         cites: Keys of ``references.BIBLIOGRAPHY``, in addition to those of bounds and estimates.
-        provenance: The exact settings, and what ran.
+        provenance: The exact settings of the audit and of its run.
 
     Example:
         >>> import epsilometer as em
@@ -137,7 +136,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
 
     @property
     def verdict(self) -> judge.Verdict:
-        """What follows: one of ``epsilometer.core.judge.GRAVEST_FIRST``."""
+        """The verdict: one of ``epsilometer.core.judge.GRAVEST_FIRST``."""
         return self.judgement.verdict
 
     @property
@@ -152,7 +151,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def views(self) -> tuple[EpsilonFinding, ...]:
-        """What bounds ε, one per adversary's view, the most severe first."""
+        """The findings that bound ε, one per adversary's view, the most severe first."""
         return tuple(view for finding in self.findings for view in finding.views)
 
     @property
@@ -162,12 +161,12 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
 
     @property
     def estimates(self) -> tuple[EpsilonEstimate, ...]:
-        """Every ε by theory or estimation; each says by its ``role`` what it may decide."""
+        """Every ε by theory or estimation; the ``role`` of each says what it may decide."""
         return tuple(estimate for view in self.views for estimate in view.estimates)
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """What figures are drawn from, one per view."""
+        """Data of the figures, one per view."""
         return tuple(view.evidence for view in self.views)
 
     @property
@@ -179,14 +178,14 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
 
     @property
     def upper(self) -> float:
-        """The smallest ε that is proved to be enough; ∞ where no upper bound is proved."""
+        """The smallest proved upper bound on ε; ∞ where none is proved."""
         return min((estimate.upper for estimate in self.estimates), default=math.inf)
 
     @property
     def reach(self) -> float | None:
         """The largest claim that these observations could refute; None without a claim.
 
-        0 where conformance alone was checked and bounds no ε.
+        0 where only conformance was checked, without a bound on ε.
         """
         deciding = [each for each in self.findings if each.views or each.checked_run is not None]
         if self.claim is None or not deciding:
@@ -202,8 +201,8 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
     def power(self) -> float | None:
         """The smallest true ε at which this audit refutes its claim 4 times in 5.
 
-        None without a claim, or where a claim other than the audited one is judged. None also where
-        the noise of the run was measured: then a little less of it refutes any claim.
+        None without a claim, or where a claim other than the audited one is judged. Also None where
+        the noise of the run was measured: then slightly less noise refutes any claim.
         """
         if any(judge.reach_of(each) == math.inf for each in self.find(ConformanceFinding)):
             return None
@@ -216,15 +215,15 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
         return min(known) if self.claim is not None and known else None
 
     def find(self, kind: type[_T]) -> tuple[_T, ...]:
-        """Return the findings of one kind, the most severe first."""
+        """Return the findings of one type, the most severe first."""
         return tuple(finding for finding in self.findings if isinstance(finding, kind))
 
     def one(self, kind: type[_T]) -> _T | None:
-        """Return the first finding of a kind, or None."""
+        """Return the first finding of a type, or None."""
         return next(iter(self.find(kind)), None)
 
     def view(self, text: str) -> EpsilonFinding:
-        """Return the view whose subject ends with, or else contains, a text."""
+        """Return the one view whose subject ends with a text or, if none does, contains it."""
         for test in (str.endswith, str.__contains__):
             found = [view for view in self.views if test(view.subject, text)]
             if len(found) == 1:
@@ -233,7 +232,7 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
         raise InvalidArgument(f"Expected one view named {text!r}, got: {listed}.")
 
     def with_claim(self, claim: Claim | None) -> "Self":
-        """Return the audit judged by another claim. Power is that of the audited claim alone.
+        """Return the audit judged by another claim, without the power against the audited one.
 
         Raises:
             InvalidArgument: The claim is about clients where records were tested, or vice versa.
@@ -247,11 +246,11 @@ class Audit(Plain, frozen=True, kw_only=True, dict=True):
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write the audit by the suffix: ``.json``, ``.html``, ``.md``, or ``.svg`` for a badge."""
+        """Write the audit as ``.json``, ``.html``, ``.md``, ``.txt``, or ``.svg`` for a badge."""
         return save(self, Path(path))
 
     def to_json(self) -> str:
-        """Return the audit as strict JSON text, as ``epsilometer.load`` reads it."""
+        """Return the audit as strict JSON text that ``epsilometer.load`` can read."""
         return RENDERERS[".json"](self)
 
     def __str__(self) -> str:

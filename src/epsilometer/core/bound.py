@@ -1,4 +1,4 @@
-"""Hold what is known of ε: bounds, estimates, and the views and checks that show them."""
+"""Define records of what is known about ε: bounds, estimates, and findings that hold them."""
 
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
@@ -50,16 +50,16 @@ class EpsilonLowerBound(Plain, frozen=True, kw_only=True):
         direction: Which of the two directions of the definition gave the bound.
         threshold: The attack says "in" iff score ≥ threshold (the upper one, where two are used).
         n_in: Observations with the record.
-        n_out: Observations without it; 0 where the law without it is known exactly.
-        design: How the scores were drawn, as of ``Scores``; ``unstated`` where there are none.
+        n_out: Observations without it; 0 where their distribution is known exactly.
+        design: How the scores were drawn, as in ``Scores``; ``unstated`` if there are no scores.
         inclusion: The probability that each canary is included.
         adjacency: The neighbouring relation it was measured under.
         adversary: Whose view the scores were computed from, in words.
-        seed: Seed of whatever was random in the estimate.
+        seed: Seed of all randomness in the estimate.
         cites: Keys of ``references.BIBLIOGRAPHY``.
         caveats: What a reader must know before quoting the number.
-        basis: (name, number) pairs that the method's formula takes: what was counted where the
-            bound was found, and the level that was spent there. ``explain`` puts them in.
+        basis: (name, number) pairs of the method's formula: counts at the threshold that gave the
+            bound, and the level that was spent there. ``explain`` substitutes them.
 
     Example:
         >>> import epsilometer as em
@@ -120,7 +120,7 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
 
     Attributes:
         epsilon: The estimate.
-        low: Lower end: of the numerical error where ``confidence`` is 1, else of the interval.
+        low: Lower end of the numerical error where ``confidence`` is 1, else of the interval.
         high: Upper end.
         delta: The δ at which it holds.
         confidence: Two-sided confidence of the interval; 1 where nothing was sampled.
@@ -133,7 +133,7 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
         adjacency: The neighbouring relation.
         cites: Keys of ``references.BIBLIOGRAPHY``.
         caveats: What a reader must know before quoting the number.
-        basis: (name, number) pairs that the method's formula takes.
+        basis: (name, number) pairs of the method's formula.
 
     Example:
         >>> import epsilometer as em
@@ -167,16 +167,16 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
 
     @property
     def lower(self) -> float:
-        """A computed lower end of the audited program's ε; 0 where unknown."""
+        """The computed lower bound on the audited program's ε; 0 where unknown."""
         return self.low if self.confidence == 1 and self.role == "lower" else 0.0
 
     @property
     def upper(self) -> float:
-        """What ε of the audited program is at most, by computation; ∞ where that is unknown."""
+        """The computed upper bound on the audited program's ε; ∞ where unknown."""
         return self.high if self.confidence == 1 and self.role == "upper" else float("inf")
 
     def refutes(self, claimed_epsilon: float) -> bool:
-        """Tell whether a claim at this δ is false. What was sampled never refutes; a bound may."""
+        """Tell whether a claim at this δ is false; sampled estimates never refute one."""
         return self.lower > claimed_epsilon
 
     def __str__(self) -> str:
@@ -186,7 +186,7 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
 
 
 class CheckedRun(Protocol):
-    """What a run did: checks, and the ε that follows from measurements."""
+    """Results of checking a run: its checks, and the ε that follows from measurements."""
 
     @property
     def checks(self) -> "tuple[Check, ...]":
@@ -195,37 +195,43 @@ class CheckedRun(Protocol):
 
     @property
     def bound(self) -> EpsilonLowerBound | None:
-        """The ε of what ran; None where that was not computed."""
+        """A bound on the ε of the run; None where it was not computed."""
         ...
 
 
 class BaseFinding(Plain, frozen=True, kw_only=True, tag=True, tag_field="kind"):
-    """A finding, and what the judge considers of it: nothing unless its type says so."""
+    """Base of all findings; the judge ignores those that override no property."""
 
     @property
     def views(self) -> "tuple[EpsilonFinding, ...]":
-        """What bounds ε, also inside of it."""
+        """Findings that bound ε, including nested ones."""
         return ()
 
     @property
     def checked_run(self) -> CheckedRun | None:
-        """Whether the program did what was accounted for."""
+        """The checked run, if this finding says whether the program did what was accounted for."""
         return None
 
     @property
     def release_rule(self) -> "RuleFinding | None":
-        """Whether something may be published."""
+        """The rule, if this finding says whether something may be published."""
         return None
 
 
 class AttackSummary(Plain, frozen=True, kw_only=True):
-    """How well the attack told runs with the record from runs without it, before any bound.
+    """How well the attack distinguished runs with the record from runs without it.
 
     Attributes:
         auc: Chance that a score from inside exceeds one from outside, ties counted half.
         tpr_at_fpr: (FPR, TPR) pairs of the best single threshold at each FPR.
         n_in: Observations with the record.
         n_out: Observations without it.
+
+    Example:
+        >>> import epsilometer as em
+        >>> audit = em.audit(em.Scores([2.0] * 90, [0.0] * 90), 1.0, delta=1e-5)
+        >>> audit.views[0].attack.auc, audit.views[0].attack.n_in
+        (1.0, 90)
     """
 
     auc: Probability
@@ -240,7 +246,13 @@ class AttackSummary(Plain, frozen=True, kw_only=True):
 
 
 class Curve(Plain, frozen=True, kw_only=True):
-    """What some guarantee allows: the smallest FNR at each FPR, under its name."""
+    """A named trade-off curve: the smallest FNR that a guarantee allows at each FPR.
+
+    Example:
+        >>> import epsilometer as em
+        >>> em.findings.Curve(name="perfect privacy", fpr=(0.0, 1.0), fnr=(1.0, 0.0)).fnr
+        (1.0, 0.0)
+    """
 
     name: str
     fpr: tuple[float, ...]
@@ -252,22 +264,28 @@ class Curve(Plain, frozen=True, kw_only=True):
 
 
 class Evidence(Plain, frozen=True, kw_only=True):
-    """What the figures of a report are drawn from: some hundred numbers, whatever was observed.
+    """Data of a report's figures: some hundred numbers, however many observations there were.
 
     Attributes:
         fpr: False positive rates of the attack, rising.
-        fnr: False negative rates beside them, falling.
-        fpr_low: Lower limits of the band, beside them.
+        fnr: False negative rates at these, falling.
+        fpr_low: Lower limits on the false positive rates.
         fpr_high: Upper limits.
-        fnr_low: Lower limits.
+        fnr_low: Lower limits on the false negative rates.
         fnr_high: Upper limits.
         band_confidence: Confidence with which all limits hold together.
-        edges: Rising edges of the bins of scores; the outer bins also hold what lies beyond.
-        inside_bins: Scores inside in each bin.
-        outside_bins: Scores outside in each bin.
-        growth: (observations, bound) pairs: what parts of the observations prove. Each holds at
-            the bound's confidence alone, not all together.
-        curves: What guarantees allow, beyond those that follow from the claim alone.
+        edges: Rising edges of the bins of scores; the outer bins also hold all scores beyond them.
+        inside_bins: Number of scores inside in each bin.
+        outside_bins: Number of scores outside in each bin.
+        growth: (observations, bound) pairs for parts of the observations. Each bound holds at its
+            own confidence, not all together.
+        curves: Trade-off curves of guarantees other than the claim.
+
+    Example:
+        >>> import epsilometer as em
+        >>> audit = em.audit(em.Scores([2.0, 1.0] * 90, [0.0, 1.0] * 90), 1.0, delta=1e-5)
+        >>> audit.evidence[0].fpr, audit.evidence[0].fnr
+        ((0.0, 0.0, 0.5, 1.0), (1.0, 0.5, 0.0, 0.0))
     """
 
     fpr: tuple[float, ...]
@@ -303,24 +321,31 @@ class Evidence(Plain, frozen=True, kw_only=True):
 class EpsilonFinding(BaseFinding, frozen=True, kw_only=True):
     """What one adversary's view of the program proves about its ε.
 
-    A claim is judged by ``bound`` and by what was computed without sampling. Choosing the largest
-    of several bounds would cost confidence that no one paid for.
+    A claim is judged by ``bound`` and by estimates computed without sampling. The largest of
+    several bounds would not hold at the stated confidence.
 
     Attributes:
         subject: What was attacked, and who sees what, in words.
         bound: The bound that decides.
         also: Further bounds on the same observations, for comparison only.
-        estimates: ε by theory; each says by its ``role`` what it may decide.
-        attack: How well the attack did.
-        evidence: What its figures are drawn from.
+        estimates: ε by theory; the ``role`` of each says what it may decide.
+        attack: How well the attack performed.
+        evidence: Data of the figures.
         reach: The bound that a perfect attack would give on as many observations: no claim above
-            it could have been refuted. None where nothing was claimed.
+            it could have been refuted. None without a claim.
         power: The smallest true ε at which this audit refutes its claim with probability 0.8.
-            None where nothing was claimed, infinite where no ε is large enough.
-        units: Units of work that were planned for it; 1 where there was no run.
-        used: Units whose observations it rests on; fewer where the run stopped early.
+            None without a claim, infinite where no ε is large enough.
+        units: Planned units of work; 1 where there was no run.
+        used: Units whose observations were used; fewer where the run stopped early.
         failed: Units that raised or killed their worker. Their observations count against a
             refutation, and without one the claim cannot be judged.
+
+    Example:
+        >>> import epsilometer as em
+        >>> audit = em.audit(em.Scores([2.0] * 90, [0.0] * 90), 1.0, delta=1e-5)
+        >>> found = audit.one(em.findings.EpsilonFinding)
+        >>> round(found.epsilon, 2), round(found.power, 2)
+        (4.08, 5.78)
     """
 
     subject: str
@@ -347,37 +372,46 @@ class EpsilonFinding(BaseFinding, frozen=True, kw_only=True):
 
     @property
     def views(self) -> "tuple[EpsilonFinding, ...]":
-        """Itself."""
+        """This finding itself."""
         return (self,)
 
     @property
     def computed(self) -> EpsilonEstimate | None:
-        """The largest ε that was computed without sampling, by its lower end."""
+        """The estimate computed without sampling that has the largest lower end."""
         exact = [e for e in self.estimates if e.confidence == 1 and e.role == "lower"]
         return max(exact, key=lambda estimate: estimate.low, default=None)
 
     @property
     def epsilon(self) -> float:
-        """The largest ε that is proved; 0 where the bound is not valid and nothing was computed."""
+        """The largest proved ε; 0 where the bound is not valid and nothing was computed."""
         proved = [self.bound.epsilon] if self.bound.valid else []
         return max([*proved, *(estimate.lower for estimate in self.estimates)], default=0.0)
 
 
 class Check(Plain, frozen=True, kw_only=True):
-    """What one check of conformance expected, and what it saw.
+    """What one conformance check expected, and what it measured.
 
     Attributes:
         name: Name of the check, as ``"noise scale"``.
-        outcome: What follows. A remark is worth knowing, and breaks no claim.
-        expected: What a right program shows, in words.
-        seen: What this one showed, in words; the reason where it was not tested.
-        value: The number that was measured; None where there is no single one.
-        low: Lower limit on it; None where none was computed.
+        outcome: Outcome of the check. A remark is worth knowing, and breaks no claim.
+        expected: What a correct program shows, in words.
+        seen: What this program showed, in words; the reason where it was not tested.
+        value: The measured number; None where there is no single one.
+        low: Lower limit on it; None where it was not computed.
         high: Upper limit.
-        log_e: Evidence against the program: natural logarithm of the largest e-value that the
-            check had at any step. None where nothing was sampled.
-        detail: Where it was seen, or what the test does, in a sentence.
-        steps: Steps until it was violated; else those it was tested on.
+        log_e: Evidence against the program: natural logarithm of the largest e-value of the check
+            at any step. None where nothing was sampled.
+        detail: Where it was found, or what the test does, in a sentence.
+        steps: Steps until the violation, otherwise all steps of the check.
+
+    Example:
+        >>> import epsilometer as em
+        >>> noise = em.findings.Check(
+        ...     name="noise scale", outcome="violated", expected="noise of the accounted scale",
+        ...     seen="0.5 of the accounted scale", value=0.5, low=0.47, high=0.52, steps=2,
+        ... )
+        >>> noise.outcome, noise.value
+        ('violated', 0.5)
     """
 
     name: str
@@ -401,17 +435,26 @@ class Check(Plain, frozen=True, kw_only=True):
 
 
 class RuleFinding(BaseFinding, frozen=True, kw_only=True):
-    """What one rule says.
+    """The result of one release rule.
 
     Attributes:
-        rule: Which, in a few words ("no PDTP above 1").
-        outcome: Whether it passes; unclear where the interval holds the limit, or more.
-        finding: Why, in a sentence.
-        value: What was measured; may be infinite.
+        rule: The rule in a few words ("no PDTP above 1").
+        outcome: Whether it passes; unclear where the interval does not decide.
+        finding: The reason, in a sentence.
+        value: The measured number; may be infinite.
         low: Lower end of the interval in which the truth lies.
         high: Upper end.
         limit: What the rule allows.
-        confidence: That of both ends together; 1 where nothing was sampled.
+        confidence: Confidence of both ends together; 1 where nothing was sampled.
+
+    Example:
+        >>> import epsilometer as em
+        >>> rule = em.findings.RuleFinding(
+        ...     rule="PDTP at most 1", outcome="fail", finding="3 of 40 records are above 1.",
+        ...     value=0.075, low=0.075, high=0.075, limit=0.0, confidence=1.0,
+        ... )
+        >>> rule.outcome
+        'fail'
     """
 
     rule: str
@@ -425,11 +468,11 @@ class RuleFinding(BaseFinding, frozen=True, kw_only=True):
 
     @property
     def release_rule(self) -> "RuleFinding":
-        """Itself."""
+        """This finding itself."""
         return self
 
 
 def _normalise_basis(result: EpsilonLowerBound | EpsilonEstimate) -> None:
-    """Make the numbers of a basis, which were checked, Python's own."""
+    """Convert the checked numbers of a basis to Python floats."""
     basis = tuple((name, float(value)) for name, value in result.basis)
     msgspec.structs.force_setattr(result, "basis", basis)

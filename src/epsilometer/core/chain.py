@@ -1,9 +1,9 @@
 """Check that the files of a run belong together: plan → shards → result.
 
 ``chain.json`` holds the SHA-256 of the plan and of the result, and the checksums of all shards,
-under a code that only someone who has the secret of the run can compute. It shows what was changed
-by hand or damaged. Someone who may read the whole directory can forge all of it: against that help
-a signature, and making the result again from the shards.
+under a code that only someone who has the secret of the run can compute. It reveals files that
+were edited or damaged. Someone who may read the whole directory can forge all of it: only a
+signature, or recomputing the result from the shards, protects against that.
 """
 
 import hashlib
@@ -27,17 +27,17 @@ class BrokenChain(UnreadableFile):
     """A file of a run is not the one that the run wrote.
 
     Attributes:
-        what: Which, and how, in words.
+        what: Which file, and how it differs, in words.
     """
 
     def __init__(self, message: str, what: str) -> None:
-        """Take the sentence, and the part of it that says which file."""
+        """Store the message, and the part of it that names the file."""
         super().__init__(message)
         self.what = what
 
 
 def make_secret(home: Folder, name: str = SECRET) -> bytes:
-    """Return the secret of a run, or of another name, and make it where there is none yet."""
+    """Return the secret of a run, or of another name; create it if it does not exist."""
     if home.look(name) is None:
         home.write(name, secrets.token_hex(_LENGTH).encode("ascii") + b"\n")
     return read_secret(home, name)
@@ -63,7 +63,7 @@ def read_secret(home: Folder, name: str = SECRET) -> bytes:
 
 
 def write_chain(home: Folder, result: bytes) -> None:
-    """Write what the plan and the shards are now, and what the result will be."""
+    """Write the checksums of the plan and the shards, and of the result to be written."""
     links = _read_links(home, result)
     plain = {**links, "seal": _seal(read_secret(home), links)}
     home.write(CHAIN, json.dumps(plain, indent=2).encode("ascii") + b"\n")
@@ -72,12 +72,12 @@ def write_chain(home: Folder, result: bytes) -> None:
 def check_chain(directory: Path) -> None:
     """Refuse a run whose plan, shards or result is not what the run wrote.
 
-    Guarantee: a file that was changed, lost or added since the result was written is named. What
-        is not a run, as a result alone in a folder, passes.
-    Assumption: no one forged the chain itself, for which the whole directory must be readable.
+    Guarantee: a file that was changed, lost or added since the result was written is named. A
+        folder that is not a run, such as one with only a result, passes.
+    Assumption: no one forged the chain itself, which takes read access to the whole directory.
 
     Raises:
-        BrokenChain: Says which file, and what to do.
+        BrokenChain: A file was changed; the message names it and says what to do.
     """
     try:
         with Folder.hold(directory) as home:
@@ -90,7 +90,7 @@ def check_chain(directory: Path) -> None:
 
 
 def describe_break(directory: Path) -> str:
-    """Return which file of a run was changed since its result was written; empty where none was."""
+    """Say which file of a run was changed since its result was written; empty if none was."""
     try:
         check_chain(directory)
     except BrokenChain as error:
@@ -145,7 +145,7 @@ def _read_links(home: Folder, result: bytes) -> dict[str, Any]:
 
 
 def _name_shard(before: Any, now: dict[str, str]) -> str:
-    """Return which shard is another, in words, where they are named."""
+    """Say which shard differs, if shards are named."""
     known = before if isinstance(before, dict) else {}
     every = sorted({**known, **now})
     name = next((each for each in every if known.get(each) != now.get(each)), None)

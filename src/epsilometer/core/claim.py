@@ -1,4 +1,4 @@
-"""State what was claimed: (ε, δ)-differential privacy, for whom, by which accountant."""
+"""Define claims: (ε, δ)-differential privacy, for whom, by which accountant."""
 
 import math
 from typing import Any, Literal, TypeAlias, get_args
@@ -22,7 +22,7 @@ DEFAULT_CONFIDENCE = 0.95  # one-sided, of all deciding bounds together
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A claim of (ε, δ)-differential privacy, with what it was claimed for.
+    """A claim of (ε, δ)-differential privacy, and what it refers to.
 
     Guarantee: a claim that every program satisfies (δ = 1, ε = ∞) cannot be built.
     Assumption: none; a claim says nothing about whether it is true.
@@ -35,8 +35,8 @@ class Claim(msgspec.Struct, frozen=True):
         unit: Whom the claim protects: a record, or a client with all its records. By default, the
             unit that the audited mechanism protects. An ε for clients also holds for records; an ε
             for records says little about clients. So an audit refuses a claim about the other unit.
-        sampler: How batches were drawn, in words ("Poisson", "shuffle"), where it is known.
-        accountant: What computed ε ("PLD", "RDP"), where it is known.
+        sampler: How batches were drawn ("Poisson", "shuffle"), if known.
+        accountant: The accountant that computed ε ("PLD", "RDP"), if known.
 
     Example:
         >>> from epsilometer import Claim
@@ -70,15 +70,15 @@ class Claim(msgspec.Struct, frozen=True):
 def as_claim(
     value: "Claim | float | None", *, delta: float | None = None, **known: Any
 ) -> Claim | None:
-    """Take a claim as users give it: a number, a ``Claim``, or None for no claim.
+    """Convert a claim as users give it: a number, a ``Claim``, or None for no claim.
 
     Args:
         value: The claimed ε, or the whole claim.
-        delta: Needed with a number; beside a ``Claim`` it must be the claim's own.
+        delta: Needed with a number; with a ``Claim`` it must equal the claim's δ.
         known: Further fields (``adjacency``, ``accountant``, …) of a claim given as a number.
 
     Raises:
-        InvalidArgument: It is neither, δ is missing, or there are two different δ.
+        InvalidArgument: The value is none of these, δ is missing, or two δ differ.
 
     Example:
         >>> as_claim(3.0, delta=1e-5) == Claim(3.0, delta=1e-5)
@@ -105,12 +105,12 @@ def as_claim(
 
 
 def warn_of_delta(claim: Claim | None, count: int, unit: str) -> tuple[str, ...]:
-    """Return a caveat where a δ is as large as the chance to be the one whose data is published.
+    """Return a caveat where δ is at least the chance that a record drawn at random is published.
 
     Args:
-        claim: What is claimed; None where nothing is.
-        count: How many records or clients there are.
-        unit: Which of the two, in the plural.
+        claim: The claim; None without one.
+        count: Number of records or clients.
+        unit: Name of the unit, in the plural.
 
     Example:
         >>> warn_of_delta(Claim(3.0, delta=1e-5), 60_000, "records")
@@ -134,7 +134,7 @@ def check_delta(delta: float) -> None:
 
 
 def check_adjacency(value: str) -> None:
-    """Refuse anything but the known adjacencies."""
+    """Refuse unknown adjacencies."""
     if value not in get_args(Adjacency):
         raise InvalidArgument(
             f"Expected adjacency to be one of {', '.join(get_args(Adjacency))}, got {value!r}."
@@ -142,7 +142,7 @@ def check_adjacency(value: str) -> None:
 
 
 def check_unit(claim: Claim | None, tested: Unit) -> None:
-    """Refuse a claim about records where clients are tested, and one about clients likewise.
+    """Refuse a claim about records where clients are tested, and vice versa.
 
     Example:
         >>> check_unit(Claim(1.0, delta=1e-5, unit="client"), "client")

@@ -1,7 +1,7 @@
-"""Describe a report as blocks: what is said and drawn, not how.
+"""Describe a report as blocks: what it says and draws, not how.
 
 A builder makes one document from an audit. Page, terminal, Markdown and picture files are renderers
-over its blocks, and know no kind of finding.
+of its blocks, and do not depend on types of findings.
 """
 
 import math
@@ -28,7 +28,7 @@ class Badge(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """A name, what it stands for, and how that was judged, if it was."""
+    """A name with its value and, if it was judged, a badge."""
 
     name: str
     value: str
@@ -40,10 +40,10 @@ class Verdict:
     """What an audit found.
 
     Attributes:
-        finding: What it rests on, in a sentence.
+        finding: The evidence, in a sentence.
         badge: The verdict in one word, if there is one.
-        lead: What must be known to read it.
-        headline: All of it in one line.
+        lead: What a reader must know first.
+        headline: The verdict in one line.
     """
 
     finding: str
@@ -96,17 +96,17 @@ class Table(Block):
     """Rows under their heads.
 
     Attributes:
-        head: Titles of its columns.
-        rows: As many cells each; the first is a name.
-        note: What must be known to read it.
-        numeric: Whether all cells but the first are numbers; words are broken into lines.
-        most: Rows that terminal and Markdown show.
-        finding: Kind of finding in the audit's JSON that has a row each. The page takes them from
+        head: Titles of the columns.
+        rows: One cell per column; the first cell is a name.
+        note: What a reader must know first.
+        numeric: Whether all cells but the first are numbers; text is wrapped.
+        most: Number of rows that terminal and Markdown show.
+        finding: Type of finding in the audit's JSON that provides the rows. The page reads them
             there, so that a reader can sort and search many of them.
-        fields: Their fields, one per column.
-        total: How many of them there are.
-        links: Where the first cell of each row leads, on a page; only links made by the report.
-        badges: A verdict beside the first cell of each row.
+        fields: Fields of these findings, one per column.
+        total: Number of these findings.
+        links: Link target of the first cell of each row, on a page; only links made by the report.
+        badges: A verdict next to the first cell of each row.
     """
 
     head: tuple[str, ...]
@@ -122,23 +122,23 @@ class Table(Block):
 
     @property
     def more(self) -> int:
-        """How many rows terminal and Markdown leave out, and say so."""
+        """Number of rows that terminal and Markdown leave out and mention."""
         return max(0, len(self.rows) - self.most) if not self.finding else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One bound on a scale: the interval that it leaves open, beside what was claimed.
+    """One bound on a scale: the interval that it leaves open, next to the claim.
 
     Attributes:
         name: What is measured.
         value: The bound in words.
         role: A lower bound's interval begins at ``start`` and has no end, an upper bound's ends
             there, and a reference is a mark alone.
-        start: Where that is, per cent of the width.
+        start: Position on the scale, in per cent of the width.
         decides: Whether a verdict may rest on it.
         valid: Whether it is a bound at all.
-        badge: The verdict on it alone, if there is one.
+        badge: The verdict on this bound, if there is one.
     """
 
     name: str
@@ -168,8 +168,8 @@ class Scale(Block):
     Attributes:
         rows: From top to bottom.
         ticks: (Per cent, text) pairs.
-        claim: Where the claim stands, per cent; None where nothing was claimed.
-        claimed: The claim in words, empty where there is none.
+        claim: Position of the claim in per cent; None without a claim.
+        claimed: The claim in words, empty without a claim.
     """
 
     rows: tuple[Row, ...]
@@ -180,7 +180,7 @@ class Scale(Block):
 
 @dataclass(frozen=True)
 class Axis:
-    """From where to where an axis goes; names stand at 1, 2, … in place of numbers."""
+    """The range of an axis; names are placed at 1, 2, … instead of numbers."""
 
     low: float
     high: float
@@ -189,7 +189,7 @@ class Axis:
     title: str = ""
 
     def __post_init__(self) -> None:
-        """An axis ends somewhere, whatever a file holds."""
+        """Clip both ends to finite numbers, whatever a file holds."""
         most = sys.float_info.max
         for name in ("low", "high"):
             object.__setattr__(self, name, min(max(getattr(self, name), -most), most))
@@ -207,18 +207,18 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One thing that is drawn; what a file holds and no one can draw is left out.
+    """One series of a figure; points that cannot be drawn are left out.
 
     Attributes:
-        name: What the legend calls it.
+        name: Name in the legend.
         kind: ``step`` keeps each value until the next x; ``bars`` have one x more than y, their
-            edges; ``left_bars`` and ``right_bars`` stand on either side of their x; ``points`` are
+            edges; ``left_bars`` and ``right_bars`` lie on either side of their x; ``points`` are
             joined by a thin line; a ``band`` is filled from ``y`` to ``top``.
-        role: What it stands for, and so its colour.
-        x: Rising.
-        y: Beside it.
-        top: Upper limits of a band; of the others, nothing.
-        dashed: So that colour alone need not tell it from the others.
+        role: Meaning of the series, which determines its colour.
+        x: Rising values of x.
+        y: Values of y at these.
+        top: Upper limits of a band; empty for other kinds.
+        dashed: Whether the line is dashed, so that series differ in more than colour.
     """
 
     name: str
@@ -257,7 +257,7 @@ class Figure:
         key: Its name in files and anchors.
         title: A few words.
         caption: How to read it.
-        alt: What it shows, with its numbers, for those who cannot see it.
+        alt: What it shows, with its numbers, for readers who cannot see it.
         x: The horizontal axis.
         y: The vertical axis.
         series: From back to front.
@@ -285,10 +285,10 @@ class Figures(Block):
     """Figures side by side.
 
     Attributes:
-        figures: In the order they are read.
-        key: Before their keys in anchors.
-        stem: Before their keys in names of files.
-        aside: Whether they are too many for a page, and drawn into files alone.
+        figures: The figures in reading order.
+        key: Prefix of their keys in anchors.
+        stem: Prefix of their keys in file names.
+        aside: Whether they are too many for a page, and only drawn into files.
     """
 
     figures: tuple[Figure, ...]
@@ -302,11 +302,11 @@ class Section(Block):
     """Blocks under a title; Markdown folds them away.
 
     Attributes:
-        verdict: What it found, if it is about that.
-        notes: What went wrong while it ran.
+        verdict: The verdict, if the section has one.
+        notes: What went wrong during the run.
         summary: Blocks of the first screen.
-        blocks: What follows.
-        key: Its anchor.
+        blocks: Blocks that follow.
+        key: Anchor of the section.
         folded: Whether a page shows it only on request, and Markdown not at all.
     """
 
@@ -329,8 +329,8 @@ class Document(Section):
 
     Attributes:
         cites: Keys of ``BIBLIOGRAPHY``.
-        decisive: How many of its first blocks are for the person who decides, the others being
-            for engineers; 0 where all are for everyone.
+        decisive: Number of first blocks for the person who decides; the others are for engineers.
+            0 if all are for everyone.
     """
 
     cites: tuple[str, ...] = ()
@@ -338,7 +338,7 @@ class Document(Section):
 
 
 def find_figures(section: Section) -> Iterator[Figures]:
-    """Return all blocks of figures, in the order they are read."""
+    """Yield all blocks of figures, in reading order."""
     for block in section.parts:
         if isinstance(block, Section):
             yield from find_figures(block)
@@ -356,7 +356,7 @@ def plot(
     *,
     top: ArrayLike = (),
 ) -> Series:
-    """Return a series rounded to the precision that is visible on screen: a third of the size."""
+    """Return a series rounded to the precision visible on screen, a third of the size."""
     few_x, few_y, few_top = (
         tuple(float(f"{value:.6g}") for value in np.asarray(column, np.float64))
         for column in (x, y, top)

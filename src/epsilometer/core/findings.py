@@ -43,7 +43,7 @@ from epsilometer.core.posterior_findings import (
 )
 from epsilometer.errors import InvalidArgument
 
-__all__ = [  # of ``core.bound``, below the judge: offered here with all other findings
+__all__ = [  # types from modules below the judge, offered here with all other findings
     "AttackSummary",
     "Check",
     "CheckOutcome",
@@ -70,8 +70,12 @@ class SamplerNoise(Plain, frozen=True, kw_only=True):
     """How much noise keeps a claim, by proof, with a sampler.
 
     Attributes:
-        sampler: Its name.
+        sampler: Name of the sampler.
         noise: The noise multiplier; infinite where nothing is proved.
+
+    Example:
+        >>> SamplerNoise(sampler="BallsInBins", noise=0.873).noise
+        0.873
     """
 
     sampler: str
@@ -82,17 +86,20 @@ class SamplerFinding(BaseFinding, frozen=True, kw_only=True):
     """The ε of the sampler that was used, compared with the one accounted for.
 
     Attributes:
-        sampler: The one that was used, in words.
-        accounted_epsilon: What accounting by Poisson sampling reports for these settings.
-        needed_noise: Noise multiplier below which the claim is certainly false with this sampler:
-            necessary. None where nothing was claimed.
-        sufficient_noise: Noise multiplier from which the claim is certainly true with this sampler;
-            infinite where nothing is proved, None where nothing was claimed.
-        remedies: Samplers with the noise that keeps the claim by proof, the smallest noise first;
-            empty where nothing was claimed.
-        balls_in_bins: What the ε of the same noise with balls in bins is at most.
-        published: The lower bound of Chua et al. for one epoch of shuffling; 0 for more epochs or
-            other samplers, for which it is not stated.
+        sampler: The sampler that was used, in words.
+        accounted_epsilon: The ε that accounting for Poisson sampling gives for these settings.
+        needed_noise: Noise multiplier below which the claim is certainly false; None: no claim.
+        sufficient_noise: Noise multiplier that provably keeps the claim, infinite if none does.
+        remedies: Samplers with the noise that provably keeps the claim, the smallest noise first.
+        balls_in_bins: Upper bound on the ε of balls in bins with the same noise.
+        published: Lower bound of Chua et al. for one epoch of shuffling; 0 where it does not apply.
+
+    Example:
+        >>> import epsilometer as em
+        >>> training = em.ShuffledSGD(noise_multiplier=1.0, steps=100, observations=1000)
+        >>> found = em.audit(training, 1.0, delta=1e-5).one(em.findings.SamplerFinding)
+        >>> found.sampler, round(found.accounted_epsilon, 2), round(found.needed_noise, 2)
+        ('Shuffle', 0.72, 1.67)
     """
 
     sampler: str
@@ -107,16 +114,20 @@ class SamplerFinding(BaseFinding, frozen=True, kw_only=True):
 class ConformanceFinding(BaseFinding, frozen=True, kw_only=True):
     """Whether the program that ran did what was accounted for.
 
-    Guarantee: at most a share ``level`` of right programs is found violated, over a whole run and
-        whenever it is stopped.
-    Assumption: a right program adds independent Gaussian noise of at least the accounted scale.
+    Guarantee: at most a share ``level`` of correct programs is ever found violated in a run.
+    Assumption: a correct program adds independent Gaussian noise of at least the accounted scale.
 
     Attributes:
         checks: What was checked, and what could not be; the most severe first.
-        steps: Steps that were seen.
-        level: Chance of a violation on a right program, for all checks together.
-        bound: The ε of what ran: of the noise that was measured, and of what a record was seen to
-            add, by an adversary who inserts any gradient. None where that was not computed.
+        steps: Number of observed steps.
+        level: Chance of a violation on a correct program, for all checks together.
+        bound: Bound on ε from the measured noise and the measured contribution of a record, for an
+            adversary who inserts any gradient. None where it was not computed.
+
+    Example:
+        >>> clipping = Check(name="clipping", outcome="violated", expected="norm 1", seen="2")
+        >>> ConformanceFinding(checks=(clipping,), steps=64, level=1e-3).verdict
+        'violated'
     """
 
     checks: tuple[Check, ...]
@@ -137,16 +148,16 @@ class ConformanceFinding(BaseFinding, frozen=True, kw_only=True):
 
     @property
     def checked_run(self) -> CheckedRun:
-        """Itself."""
+        """This finding itself."""
         return self
 
     @property
     def verdict(self) -> Conformance:
-        """What follows from all checks, by ``epsilometer.core.judge`` alone."""
+        """The verdict that follows from all checks; only ``epsilometer.core.judge`` decides it."""
         return judge_conformance(self.checks)
 
     def find(self, outcome: CheckOutcome) -> tuple[Check, ...]:
-        """Return the checks of one outcome."""
+        """Return the checks with this outcome."""
         return tuple(check for check in self.checks if check.outcome == outcome)
 
     def check(self, name: str) -> Check:
@@ -161,30 +172,35 @@ class ConformanceFinding(BaseFinding, frozen=True, kw_only=True):
 class LeaveOneOut(BaseFinding, frozen=True, kw_only=True):
     """How much predictions change when single records are left out.
 
-    PDTP of a record: the largest change of ln p of any class at that record, when it alone is
-    left out of training.
+    PDTP of a record: largest change of ln p of any class at that record when it is left out.
 
     Attributes:
         path: How it was computed ("exact: Gaussian naive Bayes", "refits").
-        measured: Records that were left out, one at a time.
-        of: Records in all.
-        decimals: With how many decimals probabilities are taken to be shown; None: all of them.
-            −1: the predicted class alone.
+        measured: Number of records that were left out, one at a time.
+        of: Number of all records.
+        decimals: Decimals of published probabilities; None: all of them, −1: only the class.
         limit: Limit above which a record counts as exposed.
-        exposed: Records above it, by what is shown and at full precision both.
-        hidden: Records above it at full precision alone.
-        edge_only: Records above it only because a change of the last decimal was crossed.
+        exposed: Records above it, both as published and at full precision.
+        hidden: Records above it at full precision only.
+        edge_only: Records above it only because rounding crosses an edge of the last decimal.
         infinite: Records at which a class is impossible with them or without them, not both.
-        median: Of what is shown.
-        largest: Of what is shown.
-        median_floor: Median change of refits with nothing removed and another seed; None where
-            nothing is random.
-        largest_floor: The largest of these.
+        median: Median of ``RecordRisk.risk``.
+        largest: Largest ``RecordRisk.risk``.
+        median_floor: Median change of refits with only another seed; None where nothing is random.
+        largest_floor: The largest of these changes.
         separation: One-sided p-value: are the values above their floor? (Mann-Whitney)
-        coverage: What was measured says of those that were not, in a sentence.
-        edges: Rising edges of bins of values, in ln; the last bin also holds what lies beyond.
+        coverage: What the measured records say about the others, in a sentence.
+        edges: Rising edges of bins of values, in ln; the last bin also holds all larger values.
         bins: Records in each bin.
-        floor_bins: Floors in each bin; empty where there is none.
+        floor_bins: Changes of refits in each bin; empty where nothing is random.
+
+    Example:
+        >>> import epsilometer as em
+        >>> from sklearn import datasets, naive_bayes
+        >>> iris = datasets.load_iris(return_X_y=True)
+        >>> subject = em.Classifier(naive_bayes.GaussianNB(), *iris, attacks=())
+        >>> em.audit(subject, engine=em.InProcess()).one(em.findings.LeaveOneOut).exposed
+        2
     """
 
     path: str
@@ -225,19 +241,25 @@ class PredictionChange(BaseFinding, frozen=True, kw_only=True):
 
     Attributes:
         path: How it was computed ("exact: least squares", "refits").
-        measured: Records that were left out, one at a time.
-        of: Records in all.
-        unit: What changes are counted in, in words.
+        measured: Number of records that were left out, one at a time.
+        of: Number of all records.
+        unit: Unit of the changes, in words.
         limit: Limit above which a record counts as exposed.
-        exposed: Records above it, by what is shown and at full precision both.
-        median: Change, in units.
-        largest: Change, in units.
-        median_floor: Median change from another seed with nothing removed; None where nothing is
-            random.
-        largest_floor: The largest of these.
-        coverage: What was measured says of those that were not, in a sentence.
-        skill: 1 − the mean absolute error of models without the record, over that of the median of
-            all records: 1 is perfect, 0 no better than knowing nothing of the record.
+        exposed: Records above it, both as published and at full precision.
+        median: Median change, in units.
+        largest: Largest change, in units.
+        median_floor: Median change of refits with only another seed; None where nothing is random.
+        largest_floor: The largest of these changes.
+        coverage: What the measured records say about the others, in a sentence.
+        skill: 1 − mean absolute error without the record ÷ that of predicting the median label.
+
+    Example:
+        >>> import epsilometer as em
+        >>> from sklearn import datasets, linear_model
+        >>> people = datasets.load_diabetes(return_X_y=True)
+        >>> subject = em.Regressor(linear_model.LinearRegression(), *people, attacks=())
+        >>> em.audit(subject, engine=em.InProcess()).one(em.findings.PredictionChange).exposed
+        0
     """
 
     path: str
@@ -260,29 +282,34 @@ class PredictionChange(BaseFinding, frozen=True, kw_only=True):
 
 
 class MembershipFinding(BaseFinding, frozen=True, kw_only=True):
-    """How well one attack tells who was trained on.
+    """How well one attack distinguishes records inside from records outside.
 
     Attributes:
-        attack: Its name.
+        attack: Name of the attack.
         auc: Chance that a record inside is scored above one outside, ties counted half.
         advantage: The largest TPR − FPR of any threshold.
-        advantage_low: Lower limit on it.
+        advantage_low: Lower limit on the advantage.
         advantage_high: Upper limit.
-        tpr: Share of those inside that it catches at ``fpr`` false positives.
-        tpr_low: Lower limit on it.
+        tpr: True positive rate at the false positive rate ``fpr``.
+        tpr_low: Lower limit on the TPR.
         tpr_high: Upper limit.
-        fpr: The false positive rate at which that is.
+        fpr: The false positive rate at which TPR is measured.
         confidence: Confidence of each pair of limits.
-        n_in: Scores inside.
-        n_out: Scores outside.
-        roc_fpr: False positive rates, rising, for drawing.
-        roc_tpr: True positive rates beside them.
-        bound: What the scores prove of ε, under the bound's own assumptions.
-        full_advantage: What ``advantage`` would be of a model of all records, by the trend over
-            models of an eighth, a quarter and half of them; None where that was not checked.
+        n_in: Number of scores inside.
+        n_out: Number of scores outside.
+        roc_fpr: False positive rates of the ROC curve, rising.
+        roc_tpr: True positive rates at these.
+        bound: Lower bound on ε from the scores, under the bound's own assumptions.
+        full_advantage: Advantage extrapolated to all records, from an eighth, a quarter and half.
         full_low: Lower limit on it, if the advantage is a power of the number of records.
         full_high: Upper limit.
         caveats: What a reader must know before quoting it.
+
+    Example:
+        >>> MembershipFinding(attack="LiRA", auc=0.6, advantage=0.2, advantage_low=0.1, tpr=0.05,
+        ...     advantage_high=0.3, tpr_low=0.01, tpr_high=0.1, fpr=0.01, confidence=0.95, n_in=500,
+        ...     n_out=500, roc_fpr=(0.0, 1.0), roc_tpr=(0.0, 1.0)).auc
+        0.6
     """
 
     attack: str
@@ -315,17 +342,21 @@ class ThreatFinding(BaseFinding, frozen=True, kw_only=True):
 
     Attributes:
         threat: ``attribute``, ``range``, ``structure`` or ``usage``.
-        column: The hidden column; empty where there is none.
-        value: For an attribute, the share of right guesses about records inside less that about
-            others. Of a range: TPR − FPR. Of structure: share of records singled out. Of usage: by
-            how much an estimated share is off.
-        low: Lower limit on it.
+        column: The hidden column; may be empty.
+        value: Share of right guesses inside minus outside (attribute), TPR − FPR (range), share of
+            records singled out (structure), or error of an estimated share (usage).
+        low: Lower limit on the value.
         high: Upper limit.
-        inside: Share of right guesses about records inside, where there are guesses.
-        outside: About records outside.
-        baseline: Baseline of guesses from other columns and the label, without any model.
+        inside: Share of right guesses about records inside, if there are guesses.
+        outside: Share of right guesses about records outside.
+        baseline: Share of right guesses from other columns and the label, without any model.
         confidence: Confidence of both limits together.
         note: What was found, in a sentence.
+
+    Example:
+        >>> ThreatFinding(threat="range", column="age", value=0.1, low=0.0, high=0.2, inside=None,
+        ...     outside=None, baseline=None, confidence=0.95, note="TPR of 0.6 at FPR of 0.5").value
+        0.1
     """
 
     threat: str
@@ -344,18 +375,21 @@ class GroupRisk(BaseFinding, frozen=True, kw_only=True):
     """How exposed a class, or a group that the user named, is.
 
     Attributes:
-        column: What it is a value of; ``class`` for the label.
-        name: Its value.
-        records: Measured records in it; of small groups only that they are few.
+        column: Column that defines the group; ``class`` for the label.
+        name: Value of the column in this group.
+        records: Measured records in the group; small groups are counted together as one.
         exposed: Share of them above the limit.
-        exposed_low: Lower limit on it, of people like these.
-        exposed_high: Upper limit. All limits of all groups share the error of the audit.
-        median: Median of what is shown.
+        exposed_low: Lower limit on this share in the population.
+        exposed_high: Upper limit. All limits of all groups share the error rate of the audit.
+        median: Median of ``RecordRisk.risk``.
         auc: AUC of the strongest attack, within the group; None where too few were attacked.
-        auc_low: Lower limit on it.
+        auc_low: Lower limit on the AUC.
         auc_high: Upper limit.
-        differs: How it differs from all others of its column; these statements share that error
-            too.
+        differs: How it differs from the rest of its column, within the same error rate.
+
+    Example:
+        >>> GroupRisk(column="class", name="rare", records=20, exposed=0.1, median=0.02).exposed
+        0.1
     """
 
     column: str
@@ -372,22 +406,24 @@ class GroupRisk(BaseFinding, frozen=True, kw_only=True):
 
 
 class RecordRisk(BaseFinding, frozen=True, kw_only=True):
-    """One record by its rank, and what makes it stand out. No value, label or name of it is here.
+    """One record by its rank, and what makes it stand out; without its values, label or name.
 
     Attributes:
-        rank: Its place from 1, by what attacks find of it and then by risk; 0: not known.
-        row: Its number in the data where the user asked for it: from 1 in a table, from 0 in an
-            array.
-        risk: What decides: the smaller of ``shown`` and ``unbinned``.
+        rank: Rank from 1, by success of attacks and then by risk; 0: not known.
+        row: Its number in the data, on request: from 1 in a table, from 0 in an array.
+        risk: The number that decides: over classes, the largest of the smaller change of both.
         measure: What ``risk`` is, in words.
         note: What makes it stand out, in words: never its values.
-        shown: PDTP by probabilities with the decimals that are shown.
+        shown: PDTP of probabilities rounded as published.
         unbinned: PDTP at full precision.
-        floor: What a refit with nothing removed changes there; None where nothing is random.
-        edge_only: Whether ``shown`` is above the limit only through an edge of a bin.
+        floor: Change of a refit with only another seed; None where nothing is random.
+        edge_only: Whether ``shown`` is above the limit only through an edge of rounding.
         scores: (attack, score) pairs, higher means "was in".
-        attacked: Share of attacked models of which the strongest attack says rightly whether the
-            record was in; None where there was no attack.
+        attacked: Share of attacked models in which the strongest attack is right; None: no attack.
+
+    Example:
+        >>> RecordRisk(risk=2.5, measure="PDTP", note="a rare class", shown=2.5, unbinned=3.1).risk
+        2.5
     """
 
     rank: Count = 0
@@ -408,12 +444,17 @@ class RemovalPlan(BaseFinding, frozen=True, kw_only=True):
 
     Attributes:
         removed: Records dropped before each measurement, from 0.
-        largest: The largest risk of those left.
-        exposed: How many of those left are above the limit.
-        accuracy: Share of those left that a model without them predicts rightly.
-        ranks: Which were dropped, in order, by their rank of risk before; 0 where one had none.
-        best: At how many dropped the fewest were exposed.
-        ended: Why it was stopped.
+        largest: The largest risk of the remaining records.
+        exposed: Number of remaining records above the limit.
+        accuracy: Share of remaining records predicted correctly by a model without them.
+        ranks: Ranks of the dropped records by their risk before, in order; 0: not known.
+        best: Number of dropped records at which the fewest were exposed.
+        ended: Why removal stopped.
+
+    Example:
+        >>> counts = {"removed": (0, 2), "exposed": (3, 0), "best": 2, "ended": "None is exposed."}
+        >>> RemovalPlan(largest=(9.0, 0.5), accuracy=(0.9, 0.9), **counts).best
+        2
     """
 
     removed: tuple[int, ...]
@@ -435,15 +476,18 @@ class RemovalPlan(BaseFinding, frozen=True, kw_only=True):
 
 
 class RoundingStep(BaseFinding, frozen=True, kw_only=True):
-    """Probabilities shown with this many decimals.
+    """Risk and accuracy of probabilities published with this many decimals.
 
     Attributes:
-        decimals: How many; None: all. −1: the predicted class alone.
+        decimals: Number of decimals; None: all, −1: only the predicted class.
         exposed: Records above the limit.
         largest: The largest risk.
-        accuracy: Share of records predicted rightly, from what is shown, by a model trained
-            without them; ties broken by order.
-        advantage: The largest advantage of an attack on what is shown; None where none was run.
+        accuracy: Accuracy on records left out of training, as published; ties broken by order.
+        advantage: Largest advantage of an attack on these probabilities; None where none was run.
+
+    Example:
+        >>> RoundingStep(decimals=2, exposed=3, largest=1.5, accuracy=0.9).exposed
+        3
     """
 
     decimals: int | None
@@ -457,15 +501,19 @@ class RemedyFinding(BaseFinding, frozen=True, kw_only=True):
     """What became of the attacks after a remedy was carried out, and of accuracy.
 
     Attributes:
-        action: What was done, as an order; empty: nothing, for comparison.
-        caught: Share of those inside that the strongest attack finds at the false positives of
-            the rules.
+        action: What was done, as an imperative; empty: nothing, for comparison.
+        caught: TPR of the strongest attack, at the false positive rate of the rules.
         advantage: The largest TPR − FPR of any attack.
         accuracy: Accuracy of models on records that they were not trained on.
         exposed: Records above the limit of PDTP; None where only the riskiest were measured again.
-        in_file: Records that the model's file tells of; None where no one is given it.
+        in_file: Records that the model's file contains; None where the file is not published.
         outcome: The most severe outcome of any rule; unclear where one was not measured again.
-        helps: Whether fewer rules fail, or an attack loses a quarter of its success at least.
+        helps: Whether fewer rules fail, all pass, or attacks lose a quarter of their success.
+
+    Example:
+        >>> after = {"caught": 0.02, "advantage": 0.04, "accuracy": 0.9, "in_file": None}
+        >>> RemedyFinding(action="", exposed=0, outcome="pass", helps=False, **after).outcome
+        'pass'
     """
 
     action: str
@@ -483,8 +531,12 @@ class Variation(BaseFinding, frozen=True, kw_only=True):
 
     Attributes:
         cause: What was varied: the initialisation, or which records were drawn.
-        models: How many were trained.
-        deciles: Deciles of the standard deviation of p(own class) over models, over records.
+        models: Number of trained models.
+        deciles: Deciles, over records, of the standard deviation of p(own class) over models.
+
+    Example:
+        >>> Variation(cause="initialisation", models=4, deciles=(0.05,) * 11).deciles[5]
+        0.05
     """
 
     cause: str
@@ -499,13 +551,23 @@ class Variation(BaseFinding, frozen=True, kw_only=True):
 
 
 class AccuracyFinding(BaseFinding, frozen=True, kw_only=True):
-    """What share of the records a model predicts rightly that was trained without them."""
+    """Share of the records predicted correctly by a model that was trained without them.
+
+    Example:
+        >>> AccuracyFinding(accuracy=0.9).accuracy
+        0.9
+    """
 
     accuracy: Probability
 
 
 class TheoryEpsilon(BaseFinding, frozen=True, kw_only=True):
-    """What an accountant says of the training: an upper bound, where its assumptions hold."""
+    """The ε that an accountant gives for the training: an upper bound if its assumptions hold.
+
+    Example:
+        >>> TheoryEpsilon(method="RDP", epsilon=25.6, note="by Poisson sampling").epsilon
+        25.6
+    """
 
     method: str
     epsilon: Nonnegative

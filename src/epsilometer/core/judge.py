@@ -67,7 +67,7 @@ _BY_RULE: MappingProxyType[Outcome, Verdict] = MappingProxyType(
 
 
 class Judgement(NamedTuple):
-    """A verdict, and what stands in the way of another where it is unclear."""
+    """A verdict and, where it is unclear, the reason why."""
 
     verdict: Verdict
     reason: str = ""
@@ -82,9 +82,9 @@ def judge(claim: Claim | None, findings: Sequence[BaseFinding], *, failed: int =
     refute. "Not refuted" needs a view that could have refuted the claim, and none that failed.
 
     Args:
-        claim: What was claimed, if anything.
-        findings: What was found, in any order.
-        failed: Units of work that failed.
+        claim: The claim; None without one.
+        findings: The findings, in any order.
+        failed: Number of failed units of work.
     """
     runs = [run for finding in findings if (run := finding.checked_run) is not None]
     for run in runs:
@@ -119,12 +119,12 @@ def judge_evidence(log_e: float | None, *, shares: int, level: float) -> CheckOu
     """Judge a check by its evidence: violated where the e-value reaches ``shares / level``.
 
     Guarantee: where e-values have expectation at most 1 at every stopping time, ``shares`` checks
-        together flag at most a share ``level`` of right programs (Ville 1939).
+        together flag at most a share ``level`` of correct programs (Ville 1939).
 
     Args:
         log_e: Natural logarithm of the largest e-value so far; None where nothing was tested.
         shares: Checks that share the level.
-        level: Chance of a violation on a right program, for all of them together.
+        level: Chance of a violation on a correct program, for all checks together.
 
     Example:
         >>> judge_evidence(12.0, shares=9, level=1e-3), judge_evidence(2.0, shares=9, level=1e-3)
@@ -143,7 +143,7 @@ def judge_limit(value: float | None, *, limit: float) -> CheckOutcome:
 
 
 def explain_violation(run: CheckedRun) -> str:
-    """Say what the first violated check saw, and how many checks are violated."""
+    """Say what the first violated check measured, and how many checks are violated."""
     broken = [check for check in run.checks if check.outcome == VIOLATED]
     first = f"{broken[0].name[:1].upper()}{broken[0].name[1:]}: {broken[0].seen}"
     others = len(broken) - 1
@@ -204,7 +204,7 @@ def _judge_views(
 def _refutes(claim: Claim, proof: EpsilonLowerBound | EpsilonEstimate) -> bool:
     """Tell whether a bound, or an ε that was computed, proves the claim false.
 
-    A claim at a smaller δ than the bound's is a stronger one, and falls with the weaker.
+    A claim at a smaller δ than the bound's is stronger, so refuting the weaker one refutes it.
     """
     return (
         claim.delta <= proof.delta
@@ -214,7 +214,7 @@ def _refutes(claim: Claim, proof: EpsilonLowerBound | EpsilonEstimate) -> bool:
 
 
 def _proves(claim: Claim, estimate: EpsilonEstimate) -> bool:
-    """Tell whether a computed upper bound keeps the claim: for the very neighbours it names."""
+    """Tell whether a computed upper bound proves the claim, for the same neighbouring relation."""
     return (
         estimate.upper <= claim.epsilon
         and estimate.delta <= claim.delta
@@ -224,10 +224,10 @@ def _proves(claim: Claim, estimate: EpsilonEstimate) -> bool:
 
 
 def _is_comparable(claim: Claim, adjacency: Adjacency) -> bool:
-    """Tell whether an ε for one adjacency speaks of a claim for another.
+    """Tell whether an ε for one adjacency applies to a claim for another.
 
-    Replacing a record may cost twice what adding, removing or zeroing one does, so that an ε for
-    the one neither refutes nor keeps a claim for the other.
+    Replacing a record may cost twice what adding, removing or zeroing one does, so an ε for one
+    neither refutes nor proves a claim for the other.
     """
     stated = {claim.adjacency, adjacency} - {"unstated"}
     return len(stated) < 2 or "replace" not in stated
@@ -236,7 +236,7 @@ def _is_comparable(claim: Claim, adjacency: Adjacency) -> bool:
 def _find_obstacle(
     claim: Claim, findings: Sequence[BaseFinding], runs: Sequence[CheckedRun]
 ) -> str:
-    """Say why what does not refute a claim says nothing about it; empty where it does."""
+    """Say why findings that do not refute a claim say nothing about it; empty if they do."""
     views = [view for finding in findings for view in finding.views]
     if not views and not any(run.bound for run in runs):
         return "Nothing that bounds ε was measured."
@@ -259,9 +259,9 @@ def _find_obstacle(
 
 
 def _could_refute(claim: Claim, run: CheckedRun) -> bool:
-    """Tell whether noise and sensitivity were measured so that their lack would refute the claim.
+    """Tell whether measured noise and sensitivity could have refuted the claim.
 
-    A run without noise has no finite ε, so there is no claim that is out of reach.
+    A run without noise has no finite ε, so no claim is out of reach.
     """
     bound = run.bound
     return (
@@ -303,8 +303,8 @@ def reach_of_view(view: EpsilonFinding, *, released: bool = False) -> float:
     """Return the largest ε that an attack could have refuted; infinite where ε was computed.
 
     Args:
-        view: What one adversary's view proves.
-        released: Whether it is of a form of answers, which may be the same in all runs.
+        view: The finding of one adversary's view.
+        released: Whether it is about a form of publishing, which may be constant over runs.
     """
     if view.computed is not None:
         return math.inf
@@ -314,11 +314,11 @@ def reach_of_view(view: EpsilonFinding, *, released: bool = False) -> float:
 
 
 def _find_failed_attack(view: EpsilonFinding, *, released: bool) -> str:
-    """Say why scores cannot be those of an attack, whatever the program leaks; empty if they can.
+    """Say why the scores cannot come from a working attack; empty if they can.
 
-    An attack that guesses has an AUC below its mean of ½ by t with chance exp(−2·k·t²) at most,
-    with k scores on the smaller side (Hoeffding 1963). Scores that are distributed on one side
-    exactly as on the other were all equal, or were handed over twice.
+    An attack that guesses has an AUC below its mean of ½ by t with chance at most exp(−2·k·t²),
+    with k scores on the smaller side (Hoeffding 1963). Scores with exactly the same distribution
+    on both sides were all equal, or were given twice.
     """
     attack, curve = view.attack, view.evidence
     if view.bound.epsilon > 0 or view.computed is not None:

@@ -5,26 +5,37 @@ from epsilometer.core.plain import Confidence, Count, Nonnegative, PositiveCount
 
 
 class MemorisationFinding(BaseFinding, frozen=True, kw_only=True):
-    """How much of planted texts a model gives back. It is shown with ε, and decides nothing.
+    """How much of the planted texts a model reproduces. Shown with ε; decides nothing.
 
     Attributes:
-        canaries: Which, in words.
-        planted: How many were in the training data.
-        held_out: How many were not.
-        exact: Share of planted ones that the model completes to the letter from their prompt.
+        canaries: The canaries in words.
+        planted: Number of canaries in the training data.
+        held_out: Number of canaries not in the training data.
+        exact: Share of planted canaries that the model completes verbatim from their prompt.
         exact_low: Lower limit on it.
         exact_high: Upper limit.
-        near: Share that it completes to at least ``similarity`` of their letters.
+        near: Share that it completes with a similarity of at least ``similarity``.
         near_low: Lower limit on it.
         near_high: Upper limit.
-        near_held_out: The same share of held-out ones, which no one can have memorised.
-        similarity: One minus the edit distance over the length, from which on a text is near.
-        exposure: Median over planted ones of log₂(n + 1) − log₂(rank among n held-out ones), in
-            bits, as in Carlini et al. (2019); None where only text was seen.
+        near_held_out: The same share of held-out canaries, which cannot have been memorised.
+        similarity: Threshold on one minus the edit distance over the length.
+        exposure: Median over planted canaries of log₂(n + 1) − log₂(rank among n held-out), in
+            bits, as in Carlini et al. (2019); None where only completions were available.
         exposure_low: Lower limit on the median.
         exposure_high: Upper limit.
-        most_exposure: What it is at most by this many held-out ones.
-        confidence: Confidence of each pair of limits alone.
+        most_exposure: Largest possible exposure with this many held-out canaries.
+        confidence: Confidence of each pair of limits.
+
+    Example:
+        >>> import epsilometer as em
+        >>> from epsilometer.audits.text.measuring import Measured
+        >>> planted = em.plant_texts(["to be or not to be"], canaries=em.TextCanaries(count=400))
+        >>> pairs = zip(planted.canaries, planted.included, strict=True)
+        >>> texts = tuple(each.secret if known else "" for each, known in pairs)
+        >>> model = em.LanguageModel(Measured(completions=texts), planted)
+        >>> audit = em.audit(model, delta=1e-5)
+        >>> audit.one(em.findings.MemorisationFinding).exact
+        1.0
     """
 
     canaries: str

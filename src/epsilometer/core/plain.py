@@ -1,4 +1,4 @@
-"""Define the base of all JSON records: frozen, with plain Python numbers in their domains."""
+"""Define the base class of JSON records: frozen, with checked plain Python numbers."""
 
 import functools
 import math
@@ -27,7 +27,7 @@ PositiveCount: TypeAlias = Annotated[int, functools.partial(_validate.whole, 1)]
 
 
 class Plain(msgspec.Struct, frozen=True, kw_only=True):
-    """A frozen record whose numbers are Python's own and never nan, so that JSON can hold it."""
+    """A frozen record whose numbers are plain Python numbers, never nan, as JSON needs."""
 
     def __post_init__(self) -> None:
         for name, kind, check in _find_number_fields(type(self)):
@@ -53,21 +53,21 @@ def to_plain(value: Any) -> Any:
 
 
 def make_html_table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a small table for notebooks, in which whatever someone wrote stays text."""
+    """Return a small HTML table for notebooks, with all text escaped."""
     cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in cells)
     return f"<table><caption>{escape(title)}</caption>{body}</table>"
 
 
 def check_same_length(record: Any, *names: str) -> None:
-    """Refuse parts of different lengths."""
+    """Refuse fields of different lengths."""
     lengths = {name: len(getattr(record, name)) for name in names}
     if len(set(lengths.values())) > 1:
         raise InvalidArgument(f"Expected parts of one length, got {lengths}.")
 
 
 def check_counts(name: str, counts: tuple[int, ...]) -> None:
-    """Refuse anything but whole numbers from 0, in a few microseconds for hundreds."""
+    """Refuse anything but whole numbers from 0; hundreds take a few microseconds."""
     if not set(map(type, counts)) <= {int} or min(counts, default=0) < 0:
         for count in counts:
             _validate.whole(0, **{name: count})
@@ -84,7 +84,7 @@ def check_cites(cites: tuple[str, ...]) -> None:
 
 @functools.cache
 def _find_number_fields(cls: Any) -> tuple[tuple[str, type, Callable[..., None] | None], ...]:
-    """Return fields of one number, or one number or None: their name, type and check."""
+    """Return name, type and check of each field that holds one number, or None."""
     found = []
     for name, hint in get_type_hints(cls, include_extras=True).items():
         kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
@@ -99,7 +99,7 @@ def _find_number_fields(cls: Any) -> tuple[tuple[str, type, Callable[..., None] 
 
 @functools.cache
 def _find_tuple_fields(cls: Any) -> dict[str, bool]:
-    """Return fields of many floats, and whether they hold nothing else."""
+    """Return tuple fields that hold floats, and whether each is a flat tuple of floats."""
     hints = get_type_hints(cls)
     return {
         name: hints[name] == tuple[float, ...]

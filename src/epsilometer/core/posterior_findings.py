@@ -19,15 +19,23 @@ Swept: TypeAlias = Literal["samples", "unit"]
 
 
 class PosteriorRuns(BaseFinding, frozen=True, kw_only=True):
-    """What an audit of published predictions rests on.
+    """The runs that an audit of published predictions is based on.
 
     Attributes:
         delta: δ of all bounds.
-        samples: Predictions drawn of every model.
-        runs: Models trained with the record, and as many without it.
+        samples: Predictions drawn from every model.
+        runs: Number of models trained with the record, and of models trained without it.
         diverged_inside: Runs with the record that no longer predict numbers.
         diverged_outside: Runs without it that no longer predict numbers.
-        tested: Predictions of test records that utility was measured on.
+        tested: Predictions of test records on which utility was measured.
+
+    Example:
+        >>> import epsilometer as em
+        >>> runs = em.findings.PosteriorRuns(
+        ...     delta=1e-5, samples=50, runs=100, diverged_inside=1, diverged_outside=0, tested=1000
+        ... )
+        >>> runs.diverged_inside
+        1
     """
 
     delta: Confidence
@@ -42,22 +50,33 @@ class FormFinding(BaseFinding, frozen=True, kw_only=True):
     """One form of publishing: what it leaks of the record, and what it is worth to users.
 
     Attributes:
-        form: In words, as ``"mean+std, to 0.01"``.
+        form: The form in words, such as ``"mean+std, to 0.01"``.
         shows: The kind of :class:`~epsilometer.audits.posterior.disclosure.ReleaseForm`.
         unit: Unit to which numbers are rounded; None: not rounded.
-        samples: Predictions that it is made of.
-        view: Its bound, of a learned attack on runs it was not learned from, decides. Beside
-            it are valid bounds of joint thresholds, and the paper's, which are not valid.
-        raw: The paper's estimate: the larger of its two decisions. No bound.
+        samples: Number of predictions that it is computed from.
+        view: Its deciding bound is of a learned attack on runs not used for learning. ``also``
+            has valid bounds of joint thresholds, and the paper's, which are not valid.
+        raw: The paper's estimate, the larger of its two decisions; not a bound.
         advantage: TPR − FPR of the learned attack's own decision, on those runs.
         advantage_low: Lower limit on it.
-        advantage_high: Upper limit on it and on its opposite's, also if lost runs had been hits.
-        accuracy: Share of test records rightly labelled by what is published; None untested.
-        ties: Share where two classes are largest, and no label can be given.
-        calibration_error: Mean distance of confidence and accuracy.
-        log_loss: Mean −ln of what is published for the true class.
-        standing: On which side of the user's line it lies; it is no better than that of
-            any form that can be made of it.
+        advantage_high: Upper limit on it and on its opposite's, even if lost runs had been hits.
+        accuracy: Accuracy of the published labels on test records; None if untested.
+        ties: Share of test records where two classes tie, so that no label can be given.
+        calibration_error: Mean distance between confidence and accuracy.
+        log_loss: Mean −ln of the published probability of the true class.
+        standing: On which side of the user's limit the form lies; never better than any form that
+            can be computed from it.
+
+    Example:
+        >>> import epsilometer as em
+        >>> (view,) = em.audit(em.Scores([2.0] * 90, [0.0] * 90), 1.0, delta=1e-5).views
+        >>> form = em.findings.FormFinding(
+        ...     form="mean", shows="mean", unit=None, samples=50, view=view, raw=4.5, advantage=1.0,
+        ...     advantage_low=0.9, advantage_high=1.0, accuracy=0.9, ties=0.0, log_loss=0.3,
+        ...     calibration_error=0.05, standing="above",
+        ... )
+        >>> round(form.epsilon, 2)
+        4.08
     """
 
     form: str
@@ -86,20 +105,28 @@ class FormFinding(BaseFinding, frozen=True, kw_only=True):
 
     @property
     def views(self) -> tuple[EpsilonFinding, ...]:
-        """The view of its audience."""
+        """The view of the recipients of this form."""
         return (self.view,)
 
     @property
     def epsilon(self) -> float:
-        """The bound that decides."""
+        """The deciding bound on ε."""
         return self.view.bound.epsilon
 
 
 class FormDifference(BaseFinding, frozen=True, kw_only=True):
-    """How much more one form leaks than another: the advantage of the first less the second's.
+    """How much more one form leaks than another: the advantage of the first minus the second's.
 
-    The interval is a bootstrap's over the runs that attacks were not learned from, the same of both
-    forms; each has its confidence alone.
+    The interval is a bootstrap interval over the runs not used to learn the attacks, the same for
+    both forms. Each interval has its own confidence.
+
+    Example:
+        >>> import epsilometer as em
+        >>> difference = em.findings.FormDifference(
+        ...     first="mean", second="label", difference=0.4, low=0.2, high=0.6, confidence=0.95
+        ... )
+        >>> difference.low > 0
+        True
     """
 
     first: str
@@ -117,12 +144,21 @@ class SweepPoint(BaseFinding, frozen=True, kw_only=True):
         swept: What was varied.
         shows: The kind of the form.
         unit: Unit to which numbers are rounded.
-        samples: Predictions that it is made of.
-        epsilon: Bound of the learned attack, at the audit's confidence alone.
-        raw: The paper's estimate. No bound.
+        samples: Number of predictions that it is computed from.
+        epsilon: Bound of the learned attack; each alone holds at the audit's confidence.
+        raw: The paper's estimate; not a bound.
         advantage: Advantage of the learned attack.
-        accuracy: Of what is published.
+        accuracy: Accuracy of the published labels.
         ties: Share of test records without a label.
+
+    Example:
+        >>> import epsilometer as em
+        >>> point = em.findings.SweepPoint(
+        ...     swept="samples", shows="mean", unit=None, samples=10, epsilon=0.5, raw=2.0,
+        ...     advantage=0.3, accuracy=0.9, ties=0.0,
+        ... )
+        >>> point.samples, point.epsilon
+        (10, 0.5)
     """
 
     swept: Swept
@@ -140,12 +176,21 @@ class FormPlan(BaseFinding, frozen=True, kw_only=True):
     """The most detailed form that stays below the user's limit.
 
     Attributes:
-        epsilon: The limit: no form may be proved to leak more.
-        advantage: And of none may the attack's advantage exceed this.
-        forms: All forms that were audited, finest first.
+        epsilon: The limit on ε: no form may be proved to leak more.
+        advantage: Largest allowed advantage of the attack.
+        forms: All audited forms, the most detailed first.
         chosen: The first of these that stays below the limit; None where none does.
         pareto: Forms that no other beats in both log loss and advantage.
         advice: What to do, in sentences.
+
+    Example:
+        >>> import epsilometer as em
+        >>> plan = em.findings.FormPlan(
+        ...     epsilon=1.0, advantage=0.5, forms=("samples", "mean", "label"), chosen="label",
+        ...     pareto=("label",), advice=("Publish the label only.",),
+        ... )
+        >>> plan.chosen
+        'label'
     """
 
     epsilon: Nonnegative

@@ -1,7 +1,7 @@
 """Make text from outside safe to show: on a terminal, in Markdown, in JSON and in tables.
 
 Names of files, fields of results, texts of exceptions and answers of services are written by
-others. Whatever shows them calls :func:`one_line` first.
+others. Every output passes them through :func:`one_line` first.
 """
 
 import re
@@ -28,7 +28,7 @@ LONGEST = 2_000  # letters of a text; nobody reads more in one line
 
 
 def one_line(text: str, longest: int = LONGEST) -> str:
-    """Return text from outside as everything shows it: one printable line of limited length.
+    """Return text from outside as every output shows it: one printable line of limited length.
 
     Guarantee: no control, C1 or bidi character, no line's end, no command of a CI service, at most
         ``longest`` letters.
@@ -63,7 +63,7 @@ def name_error(traceback: str) -> str:
 def to_json_text(plain: Any, *, indent: int | None = 2) -> str:
     """Return JSON values as text that a terminal can show: unsafe characters are escaped.
 
-    Guarantee: it is read back as the same values.
+    Guarantee: reading the text returns the same values.
 
     Example:
         >>> to_json_text({"é": "\\x9b\\u202e"}, indent=None)
@@ -87,7 +87,7 @@ def _spell_out(text: str) -> str:
 
 
 def to_csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table as CSV that no spreadsheet computes: texts never begin a formula.
+    """Return a table as CSV without formulas: no text starts like one.
 
     Numbers are written as they are, negative ones too.
 

@@ -1,4 +1,4 @@
-"""Hold records: the features and the class of one, and of many."""
+"""Define records, and check arrays of them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +35,7 @@ class Record:
 
 
 def mislabel(record: Record, *, classes: int, rng: np.random.Generator) -> Record:
-    """Give the record a wrong label, each of the others as likely as any.
+    """Return the record with a wrong label, drawn uniformly from the others.
 
     Example:
         >>> mislabel(Record([0.5], 1), classes=2, rng=np.random.default_rng(0)).label
@@ -51,9 +51,9 @@ def mislabel(record: Record, *, classes: int, rng: np.random.Generator) -> Recor
 
 
 def check_records(features: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, IntArray]:
-    """Check features as finite floats and labels as whole numbers from 0, as many of either.
+    """Check features as finite floats and labels as whole numbers from 0, one per record.
 
-    float32 and float64 stay what they are; other numbers become float64.
+    float32 and float64 are kept; other numbers become float64.
     """
     rows, classes = _features("features", features), np.asarray(labels)
     if rows.ndim < 2 or rows.size == 0:

@@ -30,7 +30,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
     Args:
         kind: The plural noun that names the entry-point group ``epsilometer.<kind>``.
         own: Objects by name, or paths to them (``"module:attribute"`` or ``"module"``).
-        also: Further kinds whose entry points are taken.
+        also: Further kinds whose entry points are included.
 
     Example:
         >>> shapes: Registry[type] = Registry("shapes", {"pair": "builtins:tuple"})
@@ -59,11 +59,11 @@ class Registry(Mapping[str, Item], Generic[Item]):
             )
 
     def find(self, name: Any, *, label: str = "") -> Item:
-        """Return the object of a name, and say which names there are where it has none.
+        """Return the object of a name, or raise an error that lists all names.
 
         Args:
-            name: As it was registered.
-            label: What the error message calls the argument.
+            name: The registered name.
+            label: Name of the argument in the error message.
         """
         if not isinstance(name, str) or name not in self:
             expected = f"{label} to be one of" if label else "one of"
@@ -81,14 +81,14 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return None
 
     def path(self, name: str) -> str:
-        """Return where the object of a name is defined, as ``module:attribute``."""
+        """Return the path of the object of a name, as ``module:attribute``."""
         if name not in self._items:
             return self._entries()[name].value
         item = self._items[name]
         return item if isinstance(item, str) else path_of(item)
 
     def __getitem__(self, name: str) -> Item:
-        """Return the object of a name, imported if need be."""
+        """Return the object of a name; import it if necessary."""
         if name in self._items:
             item = self._items[name]
             loaded: Item = pkgutil.resolve_name(item) if isinstance(item, str) else item
@@ -97,7 +97,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
         return loaded
 
     def __iter__(self) -> Iterator[str]:
-        """Yield own and registered names, then those of entry points."""
+        """Yield own and registered names, then names of entry points."""
         yield from self._items
         yield from (name for name in self._entries() if name not in self._items)
 
@@ -114,7 +114,7 @@ class Registry(Mapping[str, Item], Generic[Item]):
 
 
 def path_of(item: Any) -> str:
-    """Return where an object says that it is defined, as ``module:attribute``."""
+    """Return the path under which an object was defined, as ``module:attribute``."""
     if isinstance(item, ModuleType):
         return item.__name__
     named = item if hasattr(item, "__qualname__") else type(item)

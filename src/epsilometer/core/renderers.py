@@ -1,4 +1,4 @@
-"""Find renderers by name: reports live above this package, and register themselves here."""
+"""Find renderers by file suffix; report modules, which import this package, are listed here."""
 
 import os
 from collections.abc import Callable
@@ -22,7 +22,7 @@ RENDERERS: Registry[Render] = Registry(  # by suffix
 
 
 def render(audit: Any, suffix: str) -> bytes:
-    """Return an audit as a file of this suffix has it."""
+    """Return the contents of an audit's file with this suffix."""
     if suffix not in RENDERERS:
         raise InvalidArgument(
             f"Expected a file ending in {', '.join(sorted(RENDERERS))}, "
@@ -33,7 +33,7 @@ def render(audit: Any, suffix: str) -> bytes:
 
 
 def save(audit: Any, path: Path) -> Path:
-    """Write an audit to a file, atomically, with permissions of the umask."""
+    """Write an audit to a file atomically, with the permissions of the umask."""
     data = render(audit, path.suffix)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""Hold what was measured: scores one by one, or counted at thresholds fixed in advance."""
+"""Define attack scores: single values, or counts at thresholds fixed in advance."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -21,7 +21,7 @@ _DESIGNS = {
 
 
 def describe_design(design: str, inclusion: float = 0.5) -> str:
-    """Describe a design in words; nothing of one that no one stated.
+    """Describe a design in words; empty if it is unstated.
 
     Example:
         >>> describe_design("coins", 0.25)
@@ -34,7 +34,7 @@ def describe_design(design: str, inclusion: float = 0.5) -> str:
 
 
 class Sides(NamedTuple):
-    """Scores of a part of an audit, of which a side may be empty."""
+    """Scores of a part of an audit; a side may be empty."""
 
     inside: FloatArray
     outside: FloatArray
@@ -42,7 +42,7 @@ class Sides(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Observations:
-    """How observations are audited, whatever they are.
+    """Settings of an audit of observations of any kind.
 
     Attributes:
         design: How the scores were drawn. ``runs``: independent runs, one score each. The others
@@ -56,10 +56,10 @@ class Observations:
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
             ``calibrated`` and ``one_run``, ``RankSum()`` for ``gdp``, ``HoldOut()`` for
             many canaries with ``one_run_fdp``, otherwise ``RankGrid()``.
-        also: Methods whose bounds are shown beside it and decide nothing.
+        also: Methods whose bounds are shown for comparison and decide nothing.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
-        source: The file they were read from, where there is one.
+        source: The file they were read from, if any.
     """
 
     design: Design = "runs"
@@ -89,12 +89,12 @@ class Observations:
 class Scores(Observations):
     """Attack scores; *higher means "was in"*, so negate losses.
 
-    ±inf are legal scores and keep their order (score a diverged run so); nan is refused.
-    Lists, float32 and float64 arrays, memory-mapped arrays and torch tensors are taken; floats
+    ±inf are legal scores and keep their order: use them for diverged runs. nan is refused.
+    Lists, float32 and float64 arrays, memory-mapped arrays and torch tensors are accepted; floats
     are not copied.
 
-    Guarantee: scores cannot be changed, and a nan cannot hide among them.
-    Assumption: none here; each method names its own.
+    Guarantee: scores are read-only and contain no nan.
+    Assumption: none here; each method states its own.
 
     Attributes:
         inside: Scores of runs or canaries with the record, shape ``(n_in,)``.
@@ -110,10 +110,10 @@ class Scores(Observations):
         rule: How thresholds are chosen; by default ``epsilometer.rules.AllRanks()`` for
             ``calibrated`` and ``one_run``, ``RankSum()`` for ``gdp``, ``HoldOut()`` for
             many canaries with ``one_run_fdp``, otherwise ``RankGrid()``.
-        also: Methods whose bounds are shown beside it and decide nothing.
+        also: Methods whose bounds are shown for comparison and decide nothing.
         title: What was audited, in words.
         adversary: Whose view the scores are computed from, in words.
-        source: The file they were read from, where there is one.
+        source: The file they were read from, if any.
 
     Example:
         >>> import epsilometer as em
@@ -130,7 +130,7 @@ class Scores(Observations):
         super().__post_init__()
         inside = _validate.scores("inside", self.inside)
         outside = _validate.scores("outside", self.outside)
-        if inside.dtype != outside.dtype:  # so that a threshold means the same beside both
+        if inside.dtype != outside.dtype:  # so that a threshold means the same for both
             inside, outside = (
                 _validate.frozen(array.astype(np.float64)) for array in (inside, outside)
             )
@@ -144,17 +144,17 @@ class Scores(Observations):
 
     @property
     def n_in(self) -> int:
-        """How many scores were observed with the record."""
+        """Number of scores with the record."""
         return self.inside.size
 
     @property
     def n_out(self) -> int:
-        """How many scores were observed without it."""
+        """Number of scores without the record."""
         return self.outside.size
 
     def errors_at(self, threshold: float) -> tuple[int, int]:
         """Count false positives and false negatives of the rule "in iff score ≥ threshold"."""
-        at = np.float64(threshold)  # a bare float would be rounded to float32 beside such scores
+        at = np.float64(threshold)  # a bare float would be rounded to float32 for such scores
         return int(np.sum(self.outside >= at)), int(np.sum(self.inside < at))
 
 
@@ -204,11 +204,11 @@ class ScoreCounts(Observations):
 
     @classmethod
     def at(cls, thresholds: Any, **stated: Any) -> "ScoreCounts":
-        """Return counts of no scores yet, at these thresholds.
+        """Return empty counts at these thresholds.
 
         Args:
             thresholds: Strictly increasing.
-            stated: Further attributes, as ``design="coins"``.
+            stated: Further attributes, such as ``design="coins"``.
         """
         fixed = _validate.scores("thresholds", thresholds)
         bins = np.zeros(fixed.size + 1, np.int64)
@@ -216,16 +216,16 @@ class ScoreCounts(Observations):
 
     @property
     def n_in(self) -> int:
-        """How many scores were observed with the record."""
+        """Number of scores with the record."""
         return int(self.inside_bins.sum())
 
     @property
     def n_out(self) -> int:
-        """How many scores were observed without it."""
+        """Number of scores without the record."""
         return int(self.outside_bins.sum())
 
     def add(self, *, inside: Any = None, outside: Any = None) -> "ScoreCounts":
-        """Return these counts plus those of a further block, which may then be dropped."""
+        """Return these counts plus those of another block of scores."""
         return replace(
             self,
             inside_bins=self.inside_bins + self._count("inside", inside),

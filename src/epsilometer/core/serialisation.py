@@ -21,7 +21,7 @@ _NON_FINITE = {"enum": ["inf", "-inf", "nan"]}
 
 
 class _Head(msgspec.Struct):
-    """What must be known of a file before it is read."""
+    """The part of a file that is needed before it is read."""
 
     format: Any = None
 
@@ -30,12 +30,12 @@ _HEAD = msgspec.json.Decoder(_Head)
 
 
 def to_json(audit: Audit) -> str:
-    """Return an audit as JSON text, as :func:`to_object` has it."""
+    """Return the JSON text of :func:`to_object`."""
     return to_json_text(to_object(audit))
 
 
 def to_object(audit: Audit) -> dict[str, Any]:
-    """Return an audit as a JSON object: its fields, and what follows from them for other readers.
+    """Return an audit as a JSON object: its fields, and derived values for other readers.
 
     ``verdict``, ``epsilon``, ``upper``, ``reach``, ``power`` and ``conformance`` are for
     people and scripts; reading computes them again from the findings.
@@ -72,7 +72,7 @@ def from_json(text: str | bytes) -> Audit:
     """Read an audit that ``to_json`` wrote. Unknown fields are ignored, unknown formats refused.
 
     Raises:
-        InvalidArgument: It is something else, or damaged.
+        InvalidArgument: The text is something else, or damaged.
     """
     check_format(text)
     try:
@@ -110,7 +110,7 @@ def load(path: str | Path) -> Audit:
         that.
 
     Raises:
-        UnreadableFile: There is none, it is damaged, was changed, or is of another format.
+        UnreadableFile: The file is missing, damaged, changed, or of another format.
 
     Example:
         >>> import tempfile, pathlib, epsilometer as em
@@ -140,8 +140,8 @@ def load(path: str | Path) -> Audit:
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema that every audit written by ``to_json`` satisfies.
 
-    Guarantee: generated from the classes themselves; ``docs/result.schema.json`` is a copy.
-    Assumption: a reader ignores fields that it does not know.
+    Guarantee: the schema is generated from the classes; ``docs/result.schema.json`` is a copy.
+    Assumption: readers ignore unknown fields.
 
     Example:
         >>> import epsilometer as em

@@ -1,4 +1,4 @@
-"""Write a subject's settings as plain values and read them back: one list of options per audit.
+"""Convert a subject's settings to plain values and back: one list of options per audit.
 
 A subject is a frozen dataclass. Its fields are at once the Python signature, the section of a TOML
 file, the parameters of a plan and the provenance of a result. Data never travel by value: a field
@@ -77,22 +77,22 @@ CHOICES: Registry[type] = Registry(
     },
     also=("samplers",),
 )
-# Metadata of a field that holds data; and of one that may name them, by a row number or a text.
+# Metadata of a field that holds data, and of one that may name its data by row number or text.
 DATA = types.MappingProxyType({"data": True})
 NAMED_DATA = types.MappingProxyType({"data": True, "named": True})
-_SHOWN = 4  # arrays of a tuple whose shapes are said one by one
-_SAID = 300  # characters of what msgspec says of a value
+_SHOWN = 4  # arrays of a tuple whose shapes are listed one by one
+_SAID = 300  # characters of a message of msgspec
 _PLAIN = (bool, int, float, str, type(None))
 _PART: Any = str | int | float | list[Any]  # of a list: anything that the subject itself may read
 
 
 @dataclasses.dataclass(frozen=True)
 class Unstated:
-    """Stand for a setting that a file should state and does not.
+    """Placeholder for a setting that a file should state and does not.
 
     Attributes:
-        question: What is asked of the user, who must state it.
-        answers: What may be answered.
+        question: Question to the user, who must state the setting.
+        answers: Possible answers.
     """
 
     question: str
@@ -114,7 +114,7 @@ def to_settings(subject: Any) -> dict[str, Any]:
         value = getattr(subject, field.name)
         data = field.metadata.get("data")
         if data and isinstance(value, (Mapping, list, tuple)) and value:
-            encoded: Any = _mark_supplied(value)  # without a look at what may be millions of values
+            encoded: Any = _mark_supplied(value)  # without reading what may be millions of values
         else:
             encoded = _encode(value)
             if data and not _is_reference(encoded, named=bool(field.metadata.get("named"))):
@@ -132,9 +132,9 @@ def to_settings(subject: Any) -> dict[str, Any]:
 
 
 def describe_shapes(subject: Any) -> tuple[tuple[str, str], ...]:
-    """Return the data of a subject by field and shape: nothing that depends on their values.
+    """Return the shapes of a subject's data by field: nothing that depends on values.
 
-    A digest would tell whoever knows all records but one what that one is.
+    A digest would reveal the last record to an adversary who knows all others.
 
     Example:
         >>> import epsilometer as em
@@ -150,7 +150,7 @@ def describe_shapes(subject: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _describe_shape(value: Any) -> str:
-    """Return the shape of arrays, the length of containers; nothing of anything else."""
+    """Return the shape of arrays, the length of containers, and nothing for other values."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         return " × ".join(map(str, shape)) or "one number"
@@ -168,11 +168,11 @@ def from_settings(cls: type, settings: Mapping[str, Any], *, trust: bool = False
 
     Args:
         cls: The subject's class.
-        settings: Its fields by name; missing ones have their defaults.
-        trust: Import functions that the settings name. Without it a file cannot make us run code.
+        settings: Its fields by name; missing ones take their defaults.
+        trust: Import functions that the settings name. Without it, a file cannot run code.
 
     Raises:
-        InvalidArgument: A field is unknown, missing or of another type, or must be supplied.
+        InvalidArgument: A field is unknown, missing, of the wrong type, or must be supplied.
     """
     name = cls.__name__
     if not isinstance(settings, Mapping):
@@ -232,7 +232,7 @@ def check_answer(name: str, answer: Any, unstated: Unstated) -> None:
 
 
 def refuse_supplied(name: str, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that do not hold all that was audited, and say what must be supplied."""
+    """Refuse settings that lack supplied data, and name what must be supplied."""
     supplied = [key for key, value in settings.items() if has_supplied(value)]
     if supplied:
         raise InvalidArgument(
@@ -245,8 +245,8 @@ def parse_choice(text: str, *, among: tuple[str, ...] = ()) -> Any:
     """Return a choice from its short name and, after a colon, its number.
 
     Args:
-        text: As ``shuffle`` or ``partial:1000``.
-        among: Short names that are taken; all by default.
+        text: For example ``shuffle`` or ``partial:1000``.
+        among: Accepted short names; all by default.
 
     Example:
         >>> parse_choice("hold-out:0.25")
@@ -326,7 +326,7 @@ def _decode(where: str, value: Any, hint: Any, *, trust: bool) -> Any:
 
 
 def _convert(where: str, value: Any, hint: Any) -> Any:
-    """Return a plain value as its field holds it."""
+    """Convert a plain value to the type of its field."""
     try:
         if hint in (Path, Path | None):
             return None if value is None else Path(msgspec.convert(value, str))
@@ -345,7 +345,7 @@ def _convert(where: str, value: Any, hint: Any) -> Any:
 
 
 def _refuse_bare(where: str, value: Any, hint: Any) -> None:
-    """Refuse a text or a number where only choices, functions or data can stand."""
+    """Refuse a text or a number where only choices, functions or data are allowed."""
     union = get_origin(hint) in (types.UnionType, typing.Union)
     taken = tuple(part for part in (get_args(hint) if union else (hint,)) if part in _PLAIN)
     if isinstance(value, (str, int, float)) and not isinstance(value, taken):
@@ -401,7 +401,7 @@ def _build(name: str, cls: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def _find_choice_name(cls: type) -> str | None:
-    """Return the name under which a class is written: its own, or module:class for others."""
+    """Return the name under which a class is written; ``module:class`` if unregistered."""
     if not dataclasses.is_dataclass(cls):
         return None
     if CHOICES.name_of(cls) is not None:
@@ -431,7 +431,7 @@ def _mark_supplied(value: Any) -> dict[str, str]:
 
 
 def has_supplied(value: Any) -> bool:
-    """Tell whether a setting, or a part of it, was supplied from Python and is not written."""
+    """Tell whether a setting, or a part of it, was supplied from Python and not written."""
     if isinstance(value, Mapping):
         return _is_supplied(value) or any(map(has_supplied, value.values()))
     return isinstance(value, (list, tuple)) and any(map(has_supplied, value))
@@ -442,7 +442,7 @@ def _is_supplied(value: Any) -> bool:
 
 
 def _is_reference(encoded: Any, *, named: bool) -> bool:
-    """Tell whether a data field names its data: nothing, a choice, or a row where it may."""
+    """Tell whether a data field names its data: empty, a choice or, if allowed, a row."""
     return (
         encoded in (None, [])
         or (named and isinstance(encoded, (str, int)))
@@ -462,5 +462,5 @@ def _is_plain(hint: Any) -> bool:
 
 
 def _write_path(path: Path) -> str:
-    """Return a path as shared results may show it: an absolute one by its name alone."""
+    """Return a path that is safe to share: an absolute path is cut to its file name."""
     return path.name if path.is_absolute() else path.as_posix()

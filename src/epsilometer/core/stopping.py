@@ -1,4 +1,4 @@
-"""Say when an audit may stop early; what it then reports holds although it was watched."""
+"""Define when an audit may stop early; its bounds hold despite the optional stopping."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,7 +10,7 @@ from epsilometer import _validate
 class UntilRefuted:
     """Stop as soon as the claim is refuted.
 
-    Guarantee: the bound is anytime-valid; it holds although runs were watched.
+    Guarantee: the bound is anytime-valid: it holds although every run was checked.
     Assumption: runs arrive in an order that does not depend on their scores.
 
     Example:
@@ -24,12 +24,12 @@ class UntilRefuted:
 class UntilNarrow:
     """Stop when further runs of the same attack could raise the bound by at most ``width``.
 
-    Guarantee: as for the bound itself: at every moment together, with its confidence.
+    Guarantee: bounds after any number of runs hold together, at the audit's confidence.
     Assumption: as for ``UntilRefuted``. It takes many runs: the false positive rate at a high
-        threshold rests on few scores.
+        threshold is estimated from few scores.
 
     Attributes:
-        width: In units of ε.
+        width: Largest further increase of the bound, in units of ε.
 
     Example:
         >>> import epsilometer as em

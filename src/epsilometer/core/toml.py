@@ -8,7 +8,7 @@ from epsilometer import _validate
 from epsilometer.errors import UnreadableFile
 
 _LONGEST = 2**18  # characters
-_PARTS = 16  # of a dotted key, for which the parser takes the square of their number
+_PARTS = 16  # parts of a dotted key: the parser's time grows with their square
 # Every character is in one token, and a string ends with its line: so no text takes long.
 _TOKEN = re.compile(
     r""" "(?:[^"\\\n]|\\.)*+"?+ | '[^'\n]*+'?+ | [\w-]++ | [ \t]++ | \. | [^\w\s."'-]++ | \s """,
@@ -20,7 +20,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
     """Return the contents of a TOML file.
 
     Raises:
-        UnreadableFile: It is none, too long, or has keys of too many parts.
+        UnreadableFile: It is not TOML, too long, or has keys of too many parts.
         UnicodeDecodeError: It is not text.
 
     Example:
@@ -40,7 +40,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
 
 
 def _count_parts(text: str) -> int:
-    """Return the parts of the longest dotted key, or of what looks like one."""
+    """Return the number of parts of the longest dotted key, or of text that looks like one."""
     longest = parts = 0
     joined = False
     for token in _TOKEN.findall(text):

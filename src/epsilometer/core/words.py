@@ -1,4 +1,4 @@
-"""Word numbers and verdicts: the sentences that every output shares."""
+"""Format numbers and verdicts: the sentences that every output shares."""
 
 import math
 from decimal import ROUND_FLOOR, Decimal
@@ -10,7 +10,7 @@ from epsilometer.core.findings import ConformanceFinding, FormFinding, FormPlan,
 from epsilometer.core.printing import one_line
 from epsilometer.core.scores import describe_design
 
-# Of a printed audit, so that it has at most 25 lines and 2,000 characters.
+# Limits of a printed audit: at most 25 lines and 2,000 characters.
 _WIDTH = 78
 _LONGEST = 4 * _WIDTH  # of the first line
 _PRINTED = 10  # rules and views
@@ -18,7 +18,7 @@ _LABELS = {"pass": "PASS", "fail": "FAIL", "unclear": "UNCLEAR"}
 
 
 def number(value: float, decimals: int = 2) -> str:
-    """Format a number for people: ∞ as such, huge ones short, the rest cut and not rounded.
+    """Format a number for people: large ones in short, all others truncated, not rounded.
 
     A lower bound must not be shown larger than it is.
     """
@@ -47,18 +47,18 @@ def claimed(epsilon: float, decimals: int = 2) -> str:
 
 
 def headline(audit: Audit) -> str:
-    """Say the verdict and what it rests on, in one line."""
+    """State the verdict and its evidence in one line."""
     return one_line(f"{audit.verdict.upper()}: {explain_verdict(audit)}")
 
 
 def explain_verdict(audit: Audit) -> str:
-    """Say what the verdict rests on, and what it could have refuted."""
+    """State the evidence for the verdict, and what the audit could have refuted."""
     said = word_finding(audit)
     return f"{said} {word_reach(audit)}" if audit.verdict == judge.NOT_REFUTED else said
 
 
 def word_finding(audit: Audit) -> str:
-    """Say what the verdict rests on, in one or two sentences."""
+    """State the evidence for the verdict in one or two sentences."""
     if audit.verdict == judge.VIOLATED:
         return f"The program did not do what was accounted for. {audit.judgement.reason}"
     rules = audit.find(RuleFinding)
@@ -101,7 +101,7 @@ def _word_could(audit: Audit) -> str:
 
 
 def word_evidence(audit: Audit) -> str:
-    """Say what a one-sentence finding rests on: the bound, its confidence, and its reach."""
+    """State the evidence of a one-sentence finding: the bound, its confidence, and its reach."""
     if audit.claim is None or audit.find(RuleFinding):
         return ""
     parts, epsilon = [], audit.epsilon
@@ -117,7 +117,7 @@ def word_evidence(audit: Audit) -> str:
 
 
 def _word_design(audit: Audit) -> str:
-    """Say how the scores were drawn, where whoever gave them stated it or left the default."""
+    """Say how the scores were drawn, if the subject has a design."""
     if not audit.views or "design" not in audit.provenance.settings:
         return ""
     bound = audit.views[0].bound
@@ -230,7 +230,7 @@ def _word_proofs(audit: Audit) -> str:
 
 
 def _word_plan(audit: Audit, plan: FormPlan) -> str:
-    """Say what to publish; that richer forms exceed the limit only where all were seen to."""
+    """Say what to publish, and whether all richer forms were found to exceed the limit."""
     line = f"ε = {claimed(plan.epsilon)}"
     if plan.chosen is None:
         return f"Publish nothing: no output is known to stay below {line}."
@@ -245,13 +245,13 @@ def _word_plan(audit: Audit, plan: FormPlan) -> str:
 
 
 def _decimals(audit: Audit) -> int:
-    """Return so many decimals that a claim and what refutes it are not shown alike."""
+    """Return enough decimals to distinguish a claim from the number that refutes it."""
     claim = audit.claim
     return decimals_apart(audit.epsilon, 0.0 if claim is None else claim.epsilon)
 
 
 def decimals_apart(proved: float, claim: float) -> int:
-    """Return how many decimals tell two numbers apart; 2 at least, 9 at most."""
+    """Return the number of decimals that distinguishes two numbers, from 2 to 9."""
     decimals = 2
     if proved != claim:
         while decimals < 9 and number(proved, decimals) == number(claim, decimals):
@@ -284,7 +284,7 @@ def summarise(audit: Audit) -> str:
 
 
 def _summarise_checks(finding: ConformanceFinding) -> list[str]:
-    """Return what is not as it should be, check by check, then what is, in one line."""
+    """Return one line per check that does not conform, then one line for all that do."""
     fine = finding.find(judge.CONFORMS)
     lines = [
         f"{check.outcome.upper()}: {check.name}: {check.seen}"

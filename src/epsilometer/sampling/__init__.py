@@ -1,4 +1,4 @@
-"""Draw batches: samplers, their random numbers, and recognising a user's loader.
+"""Draw batches: samplers, their random numbers, and recognition of a user's loader.
 
 Example:
     >>> import epsilometer as em

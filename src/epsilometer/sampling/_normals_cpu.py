@@ -1,13 +1,13 @@
 """The batched Gaussian mechanism for numba: normals and their exponential sums, fused.
 
-The stream is the one that ``stream`` defines. Thirty-two runs go side by side, one a
-lane, so that the compiler makes vector instructions of every loop over lanes, and a run's numbers
-do not depend on its neighbours. Bulk normals are computed in float32 (cephes' polynomials, about
+The stream is the one that ``stream`` defines. Thirty-two runs are computed side by side, one per
+lane, so that the compiler vectorises every loop over lanes, and a run's numbers do not depend on
+its neighbours. Bulk normals are computed in float32 (cephes' polynomials, about
 one unit in the last place), those beyond 4.7σ again in float64 from 64 bits. numba has no vector
 logarithm, cosine or exponential of its own, so they are here.
 
-Loops write to one flat array at a time where they can: with several the compiler gives up on
-vector instructions for fear that they overlap.
+Loops write to one flat array at a time where possible: with several, the compiler does not
+vectorise because they might overlap.
 """
 
 import math
@@ -47,13 +47,13 @@ def _compile(function: Kernel) -> Kernel:
     """Compile when first called, without the interpreter's lock; keep on disk if possible."""
     try:
         return njit(nogil=True, cache=True, **_OPTIONS)(function)
-    except RuntimeError:  # nowhere to keep it: neither beside this file nor in the user's cache
+    except RuntimeError:  # nowhere to keep it: neither next to this file nor in the user's cache
         return njit(nogil=True, **_OPTIONS)(function)
 
 
 @_inlined
 def philox(c0, c1, c2, c3, k0, k1):
-    """Philox4x32-10; words in 64 bits each, which is what the wide multiplication wants."""
+    """Philox4x32-10; words in 64 bits each, as the wide multiplication needs."""
     for _ in range(10):
         p0 = _MULTIPLIER_0 * c0
         p1 = _MULTIPLIER_1 * c2
@@ -112,7 +112,7 @@ def _cosine_sine(word):
 
 @_inlined
 def _exp(x):
-    """e^x for x ≤ 0; what lies below e^−87 is that."""
+    """e^x for x ≤ 0, at least e^−87."""
     x = max(x, _LEAST)
     shifted = x * _LOG2_E + _ROUNDER  # the nearest whole number, in the low bits
     n = shifted - _ROUNDER

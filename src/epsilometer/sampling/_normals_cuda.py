@@ -1,8 +1,8 @@
 """The batched Gaussian mechanism as one Triton kernel: words, normals, sums and scores, fused.
 
 The stream is the one that ``stream`` defines, and the arithmetic that of the CPU: float32
-polynomials for the bulk, float64 for tails beyond 4.7σ and for what is done once per epoch. Nothing
-but the scores leaves the chip.
+polynomials for the bulk, float64 for tails beyond 4.7σ and for operations once per epoch. Only the
+scores leave the chip.
 """
 
 import math
@@ -176,7 +176,7 @@ def _one_of(
 def scores(draw: "Draw", law: "Law", *, sigma: float, device: str) -> Any:
     """Return ln Λ of consecutive runs as a tensor on the device, where one batch has the record."""
     out = torch.empty(draw.runs, dtype=torch.float64, device=device)
-    # In tensors, since Triton would make constants of some whole numbers and float32 of reals.
+    # As tensors, since Triton would make some integers constants and all floats float32.
     key = [draw.key & 0xFFFFFFFF, draw.key >> 32, draw.world << 29, draw.first]
     whole = torch.tensor(key, dtype=torch.int64, device=device)
     a, b = law.present / sigma, law.absent / sigma

@@ -1,4 +1,4 @@
-"""Draw batches for training: samplers whose ε is proved, for PyTorch or without any framework."""
+"""Draw batches for training with samplers of proved ε, for PyTorch or without any framework."""
 
 import math
 from collections.abc import Iterator
@@ -15,19 +15,19 @@ from epsilometer.types import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class FixedSize:
-    """Another sampler's batches, of which none has more than ``size`` records.
+    """Another sampler's batches, truncated to at most ``size`` records.
 
     A batch with more keeps a uniform subset of ``size``; one with fewer can be padded, see
-    ``BatchSampler.padded``. So every physical batch has one shape, as compilers and accelerators
-    want it, and the sampling stays Poisson, or balls in bins, but for a rare event.
+    ``BatchSampler.padded``. So every physical batch has the same shape, as compilers and
+    accelerators prefer, and sampling stays Poisson, or balls in bins, except for a rare event.
 
-    Accountant: that of ``inner`` and, for truncation, (1 + e^ε) τ more of δ, where τ bounds the
-    chance that any batch of all epochs is cut (Chua et al. 2024): ``em.shuffle_upper``.
+    Accountant: that of ``inner`` and, for truncation, an extra (1 + e^ε) τ in δ, where τ bounds the
+    chance that any batch of all epochs is truncated (Chua et al. 2024): ``em.shuffle_upper``.
     Who: JAX Privacy, with padded batches.
 
     Attributes:
-        inner: ``Poisson()`` or ``BallsInBins()``: the records' coins must be independent.
-        size: The most records in a batch. See :meth:`fit`.
+        inner: ``Poisson()`` or ``BallsInBins()``: records must be drawn independently.
+        size: Largest number of records in a batch. See :meth:`fit`.
 
     Example:
         >>> from epsilometer.sampling import BallsInBins, FixedSize
@@ -84,13 +84,13 @@ class FixedSize:
 
     @property
     def label(self) -> str:
-        """The name, with the size."""
+        """Name of the sampler, with the size."""
         return f"{label_sampler(self.inner)} in batches of {self.size}"
 
     def batches(
         self, records: int, batch_size: int, *, rng: np.random.Generator
     ) -> Iterator[IntArray]:
-        """Return one epoch, as of :class:`Sampler`."""
+        """Return one epoch; see :class:`Sampler`."""
         steps = _count_steps(self.inner, records, batch_size)
         if records > steps * batch_size:  # more than ``overflow`` counts on
             raise InvalidArgument(
@@ -102,7 +102,7 @@ class FixedSize:
             yield rng.choice(batch, self.size, replace=False) if cut else batch
 
     def overflow(self, steps: int, batch_size: int) -> float:
-        """Return the chance that a batch is cut, of ``steps · batch_size`` records."""
+        """Return the chance that a batch is truncated, with ``steps · batch_size`` records."""
         rate = getattr(self.inner, "rate", None) or 1 / steps
         return _exceeds(steps * batch_size, rate, self.size)
 
@@ -111,18 +111,18 @@ class BatchSampler:
     """Draw batches of record indices, epoch by epoch.
 
     A PyTorch ``DataLoader`` takes it as ``batch_sampler``; without a framework it is an iterator.
-    Each ``iter`` is a fresh epoch.
+    Each ``iter`` is a new epoch.
 
-    Guarantee: batches are those of ``sampler``, with randomness of the operating system unless a
-        seed is given. With a seed same batches; then keep the seed secret, as the noise's.
-    Assumption: every batch is trained on, an empty one too: its step adds noise alone. A
-        ``collate_fn`` must take an empty list.
+    Guarantee: batches are those of ``sampler``, with randomness from the operating system unless a
+        seed is given. The same seed gives the same batches: keep it secret, like the noise's seed.
+    Assumption: every batch is trained on, even an empty one: its step only adds noise. A
+        ``collate_fn`` must accept an empty list.
 
     Args:
-        sampler: Sampler of :mod:`epsilometer.sampling`, as ``BallsInBins()``.
+        sampler: Sampler of :mod:`epsilometer.sampling`, such as ``BallsInBins()``.
         records: Size of the training set.
         batch_size: Records per batch, the expected number where it varies.
-        seed: Seed for the same batches again; never publish it.
+        seed: Seed for reproducible batches; never publish it.
 
     Example:
         >>> from epsilometer.sampling import BallsInBins, BatchSampler
@@ -144,7 +144,7 @@ class BatchSampler:
         self.steps = _count_steps(sampler, records, batch_size)
 
     def __len__(self) -> int:
-        """Return how many batches an epoch has."""
+        """Return the number of batches per epoch."""
         return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -153,7 +153,7 @@ class BatchSampler:
             yield batch.tolist()
 
     def padded(self) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Draw one epoch of batches of one shape: indices, and weights of 1 or, for padding, 0.
+        """Draw one epoch of batches of equal shape: indices, and weights of 1, or 0 for padding.
 
         Padding repeats record 0. Multiply clipped gradients by the weights: weight 0 adds nothing.
 
@@ -183,7 +183,7 @@ def _check(records: int, batch_size: int) -> None:
 
 
 def _count_steps(sampler: Sampler, records: int, batch_size: int) -> int:
-    """Return the batches of an epoch; by drawing one where the sampler does not say."""
+    """Return the number of batches of an epoch, if necessary by drawing one."""
     source = getattr(sampler, "inner", sampler)
     if getattr(source, "displaces", False):
         rng = np.random.default_rng(0)
@@ -192,5 +192,5 @@ def _count_steps(sampler: Sampler, records: int, batch_size: int) -> int:
 
 
 def _exceeds(records: int, rate: float, size: int) -> float:
-    """Return the chance that more than ``size`` of this many records are drawn."""
+    """Return the chance that more than ``size`` records are drawn."""
     return float(bdtrc(size, records, rate)) if size < records else 0.0

@@ -1,9 +1,9 @@
-"""The batched Gaussian mechanism: what an epoch of DP-SGD shows of one record, for every sampler.
+"""Simulate the batched Gaussian mechanism: what an epoch of DP-SGD reveals about one record.
 
 Neighbours are (+1, −1, …, −1) and (0, −1, …, −1), the target zeroed out. After a shift that takes
 batches without the target to mean 0, its batch has mean a with it and b without it
 (:mod:`epsilometer.stats.likelihood_ratio` has the table), the noise has standard deviation σ, and a
-trial's score is the log-likelihood ratio of everything seen.
+trial's score is the log-likelihood ratio of everything observed.
 
 A trial is run ``r`` with or without the target. Its draws are those of
 :mod:`epsilometer.sampling.stream`, so its score does not depend on how runs were split among blocks
@@ -52,15 +52,15 @@ class BatchedGaussian:
     """Noisy sums of all batches, epoch for epoch, scored by their log-likelihood ratio.
 
     Attributes:
-        sampler: How batches are drawn. ``PartialShuffle`` by blocks is taken to fill whole batches;
-            a sliding one has no known law.
+        sampler: How batches are drawn. Blocks of ``PartialShuffle`` are assumed to fill whole
+            batches; a sliding buffer has no known distribution.
         noise_multiplier: σ, in units of the clipping norm.
-        steps: Batches of an epoch, T.
+        steps: Batches per epoch, T.
         epochs: E; they are independent, and the log-likelihood ratios add.
         batch_size: B: only partial shuffling and batch-then-shuffle depend on it.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:0"``, …; CUDA needs the extra ``torch``, and the
             CPU is several times faster with the extra ``numba``.
-        threads: Threads of the CPU; by default all that this process may use.
+        threads: CPU threads; by default all that this process may use.
 
     Example:
         >>> from epsilometer.samplers import Shuffle
@@ -93,12 +93,12 @@ class BatchedGaussian:
 
     @cached_property
     def law(self) -> Law:
-        """What a trial shows of the record."""
+        """The distribution of the record's effect on a trial."""
         return find_law(self.sampler, self.steps, self.batch_size)
 
     @property
     def engine(self) -> Engine:
-        """What computes the trials here."""
+        """Name of the engine that computes the trials here."""
         # Kernels are for samplers that commands can ask for
         fused = self.law.rate is None and not self.law.left_out
         if self.device == "cpu":
@@ -106,11 +106,11 @@ class BatchedGaussian:
         return "triton" if fused and has("triton") else "torch"
 
     def play(self, runs: int, rng: np.random.Generator) -> Scores:
-        """Run ``runs`` times with the target and as often without; same ``rng``, same scores.
+        """Run ``runs`` trials with the target and as many without; same ``rng``, same scores.
 
         Args:
-            runs: Trials of either kind.
-            rng: Generator from which the key of the stream is drawn, and nothing else.
+            runs: Trials per side.
+            rng: Generator that is only used to draw the key of the stream.
         """
         key = self._key(runs, rng)
         inside, outside = (
@@ -120,11 +120,11 @@ class BatchedGaussian:
         return Scores(inside=inside, outside=outside)
 
     def count(self, runs: int, rng: np.random.Generator, *, thresholds: ArrayLike) -> ScoreCounts:
-        """Run, and count at thresholds: memory does not grow with the runs.
+        """Run trials and count scores at thresholds: memory does not grow with the runs.
 
         Args:
-            runs: Trials of either kind.
-            rng: Generator from which the key of the stream is drawn, and nothing else.
+            runs: Trials per side.
+            rng: Generator that is only used to draw the key of the stream.
             thresholds: Strictly increasing; chosen before looking at the scores.
         """
         key = self._key(runs, rng)
@@ -191,7 +191,7 @@ class BatchedGaussian:
         return self._scorer()(draw)
 
     def _scorer(self) -> Callable[[Draw], Any]:
-        """Return what turns draws into scores; all is loaded, so that threads may share it."""
+        """Return the function from draws to scores, fully loaded, so that threads can share it."""
         law, sigma = self.law, self.noise_multiplier
         match self.engine:
             case "numba":
@@ -239,7 +239,7 @@ def standard_normals(draw: Draw, steps: int, *, xp: Any = np, device: str = "cpu
 
 
 def _score(arrays: Arrays, draw: Draw, law: Law, sigma: float) -> Any:
-    """Return observations, made and scored as the table has them; other engines are fast twins."""
+    """Return scores as the table defines them; the reference for the faster engines."""
     x = standard_normals(draw, law.steps, xp=arrays.xp, device=arrays.device) * sigma
     mean = _mean(law, draw.world)
     if law.rate is None:
@@ -260,7 +260,7 @@ def _score(arrays: Arrays, draw: Draw, law: Law, sigma: float) -> Any:
 
 
 def _count_taken(arrays: Arrays, draw: Draw, law: Law) -> Any:
-    """Return how many batches of each epoch have the target, shape ``(runs, epochs)``."""
+    """Return the number of batches of each epoch with the target, shape ``(runs, epochs)``."""
     w0, w1, *_ = words(
         arrays, draw.key, PLACES + draw.world, runs=draw.every, blocks=range(draw.epochs)
     )
@@ -321,7 +321,7 @@ def _chances(law: Law) -> list[int]:
 
 
 def _threads() -> int:
-    """Return how many threads to use; joblib's workers have their share in the environment."""
+    """Return the number of threads to use; joblib's workers find theirs in the environment."""
     return int(os.environ.get("NUMBA_NUM_THREADS", "0")) or int(cpu_count())
 
 

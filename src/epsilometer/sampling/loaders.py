@@ -1,4 +1,4 @@
-"""Watch a user's own loader, indices only, and say which sampler it is.
+"""Watch the indices of a user's loader, and identify its sampler.
 
 Indices are read here; :mod:`~epsilometer.sampling.recognition` decides what drew them.
 """
@@ -24,31 +24,31 @@ from epsilometer.sampling.recognition import (
 from epsilometer.sampling.samplers import Sampler, has_known_order
 from epsilometer.types import IntArray
 
-_MOST = 4_000_000  # indices watched, unless told otherwise: seconds
+_MOST = 4_000_000  # indices watched by default: takes seconds
 _FEW = 20  # epochs below which the reader is warned
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderReport:
-    """What a loader was seen to do.
+    """The sampler that a loader was found to be, and the evidence.
 
-    Guarantees: the sampler that the loader really is, if it is one of ours, is refuted with
-    probability at most ``1 - confidence``.
-    Does not guarantee that the sampler named is the right one: a deviation smaller than
-    ``evidence`` says would have been noticed passes. A buffer that holds nearly all records passes
-    as a full shuffle, and shuffling that never crosses a batch as none.
+    Guarantees: if the loader is one of our samplers, this sampler is refuted with probability at
+    most ``1 - confidence``.
+    Does not guarantee that the named sampler is the right one: deviations below those listed in
+    ``evidence`` go unnoticed. A buffer that holds nearly all records passes as a full shuffle, and
+    shuffling that never crosses a batch as none.
 
     Attributes:
-        sampler: The sampler that it is; None if it is none that we know.
+        sampler: The sampler; None if it is none of ours.
         name: The sampler in words.
-        accountant: Which accountant applies, in words; begins with "none" if none does.
-        epochs: Epochs watched.
-        records: Records of the training set.
-        batch_size: Records in a full batch, or the mean number rounded, where it varies.
-        steps: Batches of an epoch (the most, where the number varies).
-        confidence: As above.
-        evidence: What was seen, in sentences with numbers.
-        caveats: What could not be seen, and what to look at.
+        accountant: The accountant that applies, in words; begins with "none" if none does.
+        epochs: Number of epochs watched.
+        records: Size of the training set.
+        batch_size: Records in a full batch, or the rounded mean if it varies.
+        steps: Batches per epoch; the largest number if it varies.
+        confidence: Confidence of the guarantee.
+        evidence: What was observed, in sentences with numbers.
+        caveats: What could not be observed, and what to check.
     """
 
     sampler: Sampler | None
@@ -68,20 +68,20 @@ class FromLoader:
     """A user's own loader: a sampler like any other, which can also be watched.
 
     Nothing is trained and no record is loaded: only indices are read, from ``batch_sampler`` or
-    ``sampler`` of a ``DataLoader``. They come from the loader's own randomness, which moves on as
-    in training, so watch a loader that is not in use.
+    ``sampler`` of a ``DataLoader``. This advances the loader's own randomness as training does, so
+    watch a loader that is not in use.
 
-    Assumes: iterating again is a new epoch. What is trained on is what the index sampler says (a
-    ``DataLoader`` subclass that draws in ``__iter__`` is not seen through).
+    Assumes: iterating again is a new epoch. Training uses exactly the records of the index sampler
+    (a ``DataLoader`` subclass that draws in ``__iter__`` is not detected).
 
     Attributes:
         loader: A ``torch.utils.data`` ``DataLoader`` (Opacus's ``DPDataLoader`` too), a batch
-            sampler (yields lists of indices), or a sampler (yields indices); anything that does
-            the same, torch is not needed.
-        records: Size of the training set; asked of the loader's dataset if not given.
-        batch_size: For a sampler of single indices: how many make a batch.
-        set_epoch: Call the sampler's ``set_epoch(0)``, ``set_epoch(1)``, … before each epoch
-            watched, as ``DistributedSampler`` needs it. Leave False if your training does not.
+            sampler (yields lists of indices), or a sampler (yields indices); any object that does
+            the same, without torch.
+        records: Size of the training set; by default that of the loader's dataset.
+        batch_size: Batch size for a sampler of single indices.
+        set_epoch: Call the sampler's ``set_epoch(0)``, ``set_epoch(1)``, … before each watched
+            epoch, as ``DistributedSampler`` needs. Leave False if your training does not.
     """
 
     loader: Any
@@ -100,8 +100,8 @@ class FromLoader:
     ) -> Iterator[IntArray]:
         """Return the loader's next epoch; indices beyond ``records`` are an error.
 
-        ``batch_size`` matters only for a sampler of single indices, and ``rng`` not at all: the
-        loader's randomness is its own.
+        ``batch_size`` matters only for a sampler of single indices. ``rng`` is not used: the
+        loader has its own randomness.
         """
         _validate.whole(1, records=records, batch_size=batch_size)
         return (_inside(batch, records) for batch in self._epoch(self.batch_size or batch_size))
@@ -115,17 +115,17 @@ class FromLoader:
         confidence: float = 0.999,
         rng: np.random.Generator,
     ) -> LoaderReport:
-        """Watch epochs of the loader and says what it is; see :class:`LoaderReport`.
+        """Watch epochs of the loader and identify its sampler; see :class:`LoaderReport`.
 
         Args:
-            epochs: How many to watch, 2 or more. By default 400,000 indices' worth, but from 20
+            epochs: Number of epochs to watch, 2 or more. By default about 400,000 indices, in 20
                 to 400 epochs.
-            most: Indices after which no further epoch is begun; an epoch that is longer, or
-                never ends, is an error.
+            most: Number of indices after which no further epoch is started; a longer or endless
+                epoch is an error.
             target: A record whose batches are listed in the evidence; all records are watched.
-            confidence: Confidence of being right about a loader that is one of the samplers, in (0,
-                1).
-            rng: Draws the epochs of candidates that the loader is compared with.
+            confidence: Confidence of being right about a loader that is one of our samplers, in
+                (0, 1).
+            rng: Generator for the candidates' epochs that the loader is compared with.
         """
         _validate.open_unit(confidence=confidence)
         _validate.whole(1, most=most)
@@ -246,7 +246,7 @@ def watch_loader(
 ) -> LoaderReport:
     """Recognise the sampler of a loader, and name the accountant that applies to it.
 
-    As :meth:`FromLoader.watch` of ``FromLoader(loader, records, batch_size, set_epoch)``.
+    Same as ``FromLoader(loader, records, batch_size, set_epoch).watch(…)``.
 
     Example:
         >>> in_order = [[0, 1, 2], [3, 4, 5]]
@@ -285,7 +285,7 @@ def _is_index(item: Any) -> bool:
 
 
 def _batch(items: Any) -> IntArray:
-    """Return indices as an array, whether ints, NumPy or tensors; anything else is an error."""
+    """Return indices as an array, from ints, NumPy arrays or tensors; refuse anything else."""
     try:
         if hasattr(items, "detach"):  # a torch tensor
             items = items.detach().cpu().numpy()
@@ -325,7 +325,7 @@ def _index_source(loader: Any) -> Any:
 
 
 def _single_size(loader: Any) -> int | None:
-    """Return 1 for a DataLoader that does not batch: it takes one record at a time."""
+    """Return 1 for a DataLoader that does not batch and takes one record at a time."""
     alone = hasattr(loader, "batch_sampler") and loader.batch_sampler is None
     return 1 if alone else None
 
@@ -345,7 +345,7 @@ def _with_set_epoch(loader: Any) -> Any:
 
 
 def _inner(loader: Any) -> Any:
-    """Return the batch sampler of a loader, else its sampler, else None; an empty one is one."""
+    """Return the batch sampler of a loader, else its sampler, else None; empty ones count."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     return getattr(loader, "sampler", None) if batch_sampler is None else batch_sampler
 

@@ -1,4 +1,4 @@
-"""Noise of sums, round after round: independent, or correlated so that it cancels out later."""
+"""Draw the noise of sums over rounds: independent, or correlated so that it cancels later."""
 
 import hashlib
 from collections import deque
@@ -22,15 +22,15 @@ class Stream(Protocol):
         """Return the noise of the next round, of shape ``(size,)``.
 
         Args:
-            scale: What the noise multiplier times this round's clipping norm is.
+            scale: Noise multiplier times this round's clipping norm.
         """
         ...
 
 
 class Noise(Protocol):
-    """A distribution of noise. Any object with these three members will do.
+    """A distribution of noise: any object with these three members.
 
-    Must keep: all randomness comes from ``generator``.
+    Required: all randomness comes from ``generator``.
     """
 
     @property
@@ -43,23 +43,24 @@ class Noise(Protocol):
         ...
 
     def sensitivity(self, participations: int, *, rounds: int, apart: int = 1) -> float:
-        """Return how far a client of that many rounds can be from not taking part, at most.
+        """Return the largest effect of a client with that many rounds on all sums.
 
-        In clipping norms, in the space where the noise is white with the given scale: the ε of
-        seeing everything is that of the Gaussian mechanism with noise multiplier / sensitivity.
+        In clipping norms, in the space where the noise is white with the given scale: for an
+        adversary who observes everything, ε is that of the Gaussian mechanism with noise
+        multiplier / sensitivity.
 
         Args:
             participations: Largest number of rounds in which the client takes part.
-            rounds: Rounds of the training.
-            apart: Smallest distance between two of the client's rounds; 1 where it may join two
-                in a row.
+            rounds: Number of training rounds.
+            apart: Smallest distance between two of the client's rounds; 1 if they may be
+                consecutive.
         """
         ...
 
 
 @dataclass(frozen=True)
 class IndependentNoise:
-    """N(0, scale²) in each coordinate, afresh in every round: DP-FedAvg.
+    """N(0, scale²) in each coordinate, independent in every round: DP-FedAvg.
 
     Example:
         >>> round(IndependentNoise().sensitivity(4, rounds=16), 2)
@@ -68,11 +69,11 @@ class IndependentNoise:
 
     @property
     def steady(self) -> bool:
-        """Any scale at any time."""
+        """False: the scale may change from round to round."""
         return False
 
     def start(self, size: int, *, rounds: int, generator: torch.Generator) -> Stream:
-        """Do as of :class:`Noise`."""
+        """Return the noise of one training; see :class:`Noise`."""
         return _Independent(size, generator)
 
     def sensitivity(self, participations: int, *, rounds: int, apart: int = 1) -> float:
@@ -85,8 +86,8 @@ class IndependentNoise:
 class TreeNoise:
     """Noise of a binary tree: DP-FTRL (Kairouz, McMahan, Song, Thakkar, Thakurta, Xu 2021).
 
-    The sum of all updates so far, which is what the model is made of, has the noise of the tree's
-    nodes that make up the rounds so far. One for each 1 among the binary digits of their number.
+    The sum of all updates so far, which determines the model, has the noise of the tree's nodes
+    that cover the rounds so far: one for each 1 among the binary digits of their number.
 
     Guarantees: the noise of the first t rounds adds up to a variance of popcount(t) · scale².
 
@@ -97,17 +98,17 @@ class TreeNoise:
 
     @property
     def steady(self) -> bool:
-        """A node is noise of several rounds."""
+        """True: a node is noise of several rounds."""
         return True
 
     def start(self, size: int, *, rounds: int, generator: torch.Generator) -> Stream:
-        """Do as of :class:`Noise`."""
+        """Return the noise of one training; see :class:`Noise`."""
         return _Tree(size, generator)
 
     def sensitivity(self, participations: int, *, rounds: int, apart: int = 1) -> float:
         """Count the nodes of a round, one per level; rounds of a client may share nodes.
 
-        As many as fit into a node are taken to share it, on every level: an upper bound.
+        On every level, as many rounds as fit into a node are assumed to share it: an upper bound.
         """
         _validate.whole(1, participations=participations, rounds=rounds, apart=apart)
         # At level l a node has 2^l rounds: no more of the client's are in it than fit.
@@ -120,15 +121,15 @@ class TreeNoise:
 
 @dataclass(frozen=True)
 class SquareRoot:
-    r"""The square root of the matrix of prefix sums, as far as some diagonals.
+    r"""The square root of the matrix of prefix sums, optionally banded.
 
     C has :math:`\binom{2k}{k} / 4^k` on its k-th diagonal, so that C² has 1 on and below its
-    diagonal (Fichtenberger, Henzinger, Upadhyay 2023). With all diagonals noise of prefix sums is
-    nearly as little as it can be for clients of one round. With b of them, a client's rounds do
-    not overlap where they are b or more apart (Kalinin, Lampert 2024).
+    diagonal (Fichtenberger, Henzinger, Upadhyay 2023). With all diagonals, the noise of prefix sums
+    is nearly optimal for clients of one round. With b of them, a client's rounds do not overlap if
+    they are b or more apart (Kalinin, Lampert 2024).
 
     Attributes:
-        bands: How many diagonals are kept; all by default.
+        bands: Number of diagonals; all by default.
 
     Example:
         >>> SquareRoot(bands=2)(3)
@@ -144,7 +145,7 @@ class SquareRoot:
             _validate.whole(1, bands=self.bands)
 
     def __call__(self, rounds: int) -> FloatArray:
-        """Return C of this many rounds, ``(rounds, rounds)``."""
+        """Return C for this many rounds, shape ``(rounds, rounds)``."""
         _validate.whole(1, rounds=rounds)
         k = np.arange(1, min(rounds, self.bands or rounds))
         column = np.zeros(rounds)
@@ -161,12 +162,12 @@ _ROUNDING = 1e-12  # of products of encoders
 class MatrixNoise:
     r"""Noise :math:`C^{-1} z`, z white, of a factorisation A = B C of prefix sums.
 
-    The server adds :math:`C^{-1} z` to its sums, so that sums of all rounds so far, of which the
-    model is made, have the noise B z (Denisov, McMahan, Rush, Smith, Thakurta 2022).
+    The server adds :math:`C^{-1} z` to its sums, so that the sums of all rounds so far, which
+    determine the model, have the noise B z (Denisov, McMahan, Rush, Smith, Thakurta 2022).
 
     Guarantees: the noise of rounds has the covariance :math:`scale^2 (C^T C)^{-1}`; as many
-        vectors are kept as C has diagonals below its own, however many rounds.
-    Assumes: nothing of C but what is checked; whatever it is, :meth:`sensitivity` is never too low.
+        vectors are kept as C has subdiagonals, however many rounds.
+    Assumes: nothing about C that is not checked; :meth:`sensitivity` is never too low.
 
     Attributes:
         encoder: C: lower triangular with a positive diagonal, one row per round at least; or
@@ -185,7 +186,7 @@ class MatrixNoise:
             _encoder(self.encoder)
 
     def __repr__(self) -> str:
-        """Tell encoders apart, also large ones, which NumPy would abbreviate."""
+        """Distinguish encoders, including large ones, which NumPy would abbreviate."""
         if isinstance(self.encoder, SquareRoot):
             return f"MatrixNoise({self.encoder!r})"
         known = np.ascontiguousarray(self.encoder, np.float64)
@@ -194,15 +195,15 @@ class MatrixNoise:
 
     @property
     def steady(self) -> bool:
-        """Noise of one round is in later ones again."""
+        """True: noise of one round returns in later ones."""
         return True
 
     def start(self, size: int, *, rounds: int, generator: torch.Generator) -> Stream:
-        """Do as of :class:`Noise`."""
+        """Return the noise of one training; see :class:`Noise`."""
         return _Solving(self.matrix(rounds), size, generator)
 
     def matrix(self, rounds: int) -> FloatArray:
-        """Return C of this many rounds, ``(rounds, rounds)``: the first ones of a larger C."""
+        """Return C for this many rounds, shape ``(rounds, rounds)``: the corner of a larger C."""
         if isinstance(self.encoder, SquareRoot):
             return self.encoder(rounds)
         known = _encoder(self.encoder)
@@ -215,11 +216,11 @@ class MatrixNoise:
     def sensitivity(self, participations: int, *, rounds: int, apart: int = 1) -> float:
         r"""Return the largest :math:`\|\sum_{i \in S} C_i u_i^T\|` over rounds S and unit u.
 
-        Which is at most the root of the sum of :math:`|C^T C|` over S × S. Where that falls the
-        later and the further apart two rounds are (as of :class:`SquareRoot`), the first rounds
-        that may be together are the worst, and this is exact for C that is nowhere negative. Else
-        the worst companions of each round are found, and then the worst rounds: an upper bound,
-        and exact where C has at most ``apart`` diagonals, so that no two rounds overlap.
+        This is at most the root of the sum of :math:`|C^T C|` over S × S. If entries fall the later
+        and the further apart two rounds are (as for :class:`SquareRoot`), the first allowed rounds
+        are the worst, and this is exact for nonnegative C. Otherwise the worst companions of each
+        round are found, then the worst rounds: an upper bound, which is exact if C has at most
+        ``apart`` diagonals, so that no two rounds overlap.
         """
         _validate.whole(1, participations=participations, rounds=rounds, apart=apart)
         encoder = self.matrix(rounds)
@@ -244,7 +245,7 @@ class _Independent:
 
 
 class _Tree:
-    """Nodes that the rounds so far are made of, by their level."""
+    """Nodes that cover the rounds so far, by level."""
 
     def __init__(self, size: int, generator: torch.Generator) -> None:
         self._size, self._generator = size, generator
@@ -263,7 +264,7 @@ class _Tree:
 
 
 class _Solving:
-    """Solves C x = z from its first row downwards, with as many x as C has diagonals."""
+    """Solver of C x = z, row by row, that keeps as many x as C has diagonals."""
 
     def __init__(self, encoder: FloatArray, size: int, generator: torch.Generator) -> None:
         self._encoder, self._size, self._generator = encoder, size, generator

@@ -1,10 +1,10 @@
-"""Recognise a sampler by the epochs it drew, and say which accountant applies to it.
+"""Recognise a sampler by the epochs it drew, and name the accountant that applies to it.
 
 Facts come first: does every record come once per epoch, are batches of one size, do they repeat?
-They leave a candidate or two, which are then tested. Where each record lands has an exact law;
-what batches do together is compared with epochs drawn afresh from the candidate. Every test is
-exact or conservative given the candidate. Its buffer or rate was read off the same epochs, which
-makes tests a little kinder to it.
+They leave a candidate or two, which are then tested. The batch of each record has an exact
+distribution; joint behaviour of batches is compared with fresh epochs of the candidate. Every
+test is exact or conservative given the candidate. Its buffer or rate is estimated from the same
+epochs, which makes the tests slightly more lenient.
 """
 
 import math
@@ -38,7 +38,7 @@ _Test: TypeAlias = tuple[float, str]  # a p-value, and what was checked
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
-    """One epoch laid flat: the i-th index that came, and the batch it came in."""
+    """One epoch as flat arrays: the i-th index, and its batch."""
 
     record: IntArray
     batch: IntArray
@@ -46,7 +46,7 @@ class Epoch:
 
 
 def flatten_epoch(batches: Iterable[IntArray]) -> Epoch:
-    """Return the batches of an epoch laid flat."""
+    """Return the batches of an epoch as flat arrays."""
     every = list(batches)
     sizes = np.array([batch.size for batch in every], np.int64)
     record = np.concatenate(every) if every else np.zeros(0, np.int64)
@@ -132,7 +132,7 @@ class Trial:
         size: int,
         also: _Tester | None = None,
     ) -> Fit:
-        """Test a sampler on what was seen, by the tests of all and one of its own."""
+        """Test a sampler on the observed epochs, by the tests of all and one of its own."""
         from scipy.stats import ks_2samp
 
         enough = max(2 * len(seen), 200)  # few drawn epochs would refute nothing
@@ -162,7 +162,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Recognised:
-    """What was recognised; fields as of :class:`~epsilometer.sampling.loaders.LoaderReport`.
+    """The recognised sampler, with fields of :class:`~epsilometer.sampling.loaders.LoaderReport`.
 
     Attributes:
         ragged: The sampler, had it left out the last stored records in every epoch.
@@ -179,7 +179,7 @@ class Recognised:
 def recognise(
     seen: list[Epoch], records: int, error: float, rng: np.random.Generator
 ) -> Recognised:
-    """Look at facts, then test what is left; the truth is refuted with chance ≤ ``error``."""
+    """Check facts, then test the remaining candidates; the truth is refuted with chance ≤ error."""
     trial = Trial(error=error, rng=rng)
     if any((np.diff(sort_keys(epoch, records)) == 0).any() for epoch in seen):
         return _describe_replacement(seen, records, error)
@@ -418,7 +418,7 @@ def write_range(numbers: Iterable[int]) -> str:
 def _measure_epochs(epochs: list[Epoch], records: int, group: int) -> dict[str, FloatArray]:
     """Measure single epochs and disjoint groups: rows are independent if epochs are.
 
-    So each column is a sample from one law, and two such samples can be compared exactly.
+    So each column is a sample from one distribution, and two such samples can be compared exactly.
     """
     keys = [sort_keys(epoch, records) for epoch in epochs]
     found: dict[str, list[float]] = {
@@ -503,7 +503,7 @@ def _is_independent(sampler: Sampler) -> bool:
     """Tell whether a batch says nothing about the other batches of its epoch."""
     try:
         return find_law(sampler, getattr(sampler, "steps", None) or 1, 1).rate is not None
-    except InvalidArgument:  # a law that is not known: of an order, which is cut
+    except InvalidArgument:  # unknown distribution: an order that is cut into batches
         return False
 
 
@@ -534,7 +534,7 @@ def _test_reach(sampler: Candidate, seen: list[Epoch], records: int) -> _Test:
 
 
 def _test_largest(sampler: Candidate, seen: list[Epoch], records: int) -> _Test:
-    """Test the largest batch: where batches are cut at a limit it is too small."""
+    """Test the largest batch: if batches are truncated, it is too small."""
     from scipy.stats import binom
 
     sizes = np.concatenate([epoch.sizes for epoch in seen])
@@ -556,7 +556,7 @@ def _measure_reach(labels: IntArray, size: int) -> int:
 def _describe_power(
     sampler: Sampler, seen: list[Epoch], records: int, error: float, group: int, drawn: int
 ) -> str:
-    """Say what would have been noticed."""
+    """Say which deviations would have been noticed."""
     from scipy.stats import binom
 
     chance, trials, joined = _find_chances(sampler, seen, records)

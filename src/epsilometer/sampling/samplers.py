@@ -1,11 +1,11 @@
 """Draw the batches of an epoch: what an accountant assumes, and what loaders really do.
 
-Which batch a record lands in is secret randomness that hides it; an accountant counts on a certain
-law of it. DP-SGD that draws by another law has another ε, often a much larger one.
+The batch of a record is secret randomness that hides it; an accountant assumes its distribution.
+DP-SGD that draws batches by another distribution has another ε, often a much larger one.
 
-All that is known of a sampler is in its class. To add one, write a class with ``batches`` and
-those of the optional members of :class:`Sampler` that are known, and name it in
-``epsilometer.core.settings.CHOICES``, or in your own package as an entry point of the group
+Everything about a sampler is in its class. To add one, write a class with ``batches`` and the
+optional members of :class:`Sampler` that are known. Register it in
+``epsilometer.core.settings.CHOICES``, or from your own package by an entry point of the group
 ``epsilometer.samplers``.
 """
 
@@ -32,15 +32,15 @@ class Law:
     determines the likelihood ratio (:mod:`epsilometer.stats.likelihood_ratio`), and so ε.
 
     Attributes:
-        steps: Batches that the record may be in; the others show nothing of it.
-        absent: 0 where the record comes beside the others; 1 where it takes the place of another;
-            2B − 1 where it always has the same B − 1 companions, which may all be +1.
+        steps: Batches that the record may be in; the others reveal nothing about it.
+        absent: 0 if the record joins the others; 1 if it takes the place of another; 2B − 1 if it
+            always has the same B − 1 companions, which may all be +1.
         rate: Chance that a batch has the record, independently of other batches; None where
-            exactly one batch has it, each as likely.
-        secrecy: Why no one knows the record's batch, where an upper bound may count on it.
+            exactly one batch has it, each equally likely.
+        secrecy: Why no one knows the record's batch, where an upper bound may rely on it.
             ``"allocation"``: it picks a batch uniformly, whatever the other records do.
-            ``"permutation"``: it is permuted uniformly with others, one of each batch. Empty where
-            nothing is promised; then batches count as known.
+            ``"permutation"``: it is permuted uniformly with others, one of each batch. Empty if
+            neither is known; then batches count as public.
         left_out: Largest chance that an epoch leaves the record out; only without a ``rate``.
 
     Example:
@@ -68,14 +68,14 @@ class Law:
 
     @property
     def is_poisson(self) -> bool:
-        """Whether each batch takes the record by a coin, beside the others."""
+        """Whether each batch includes the record by a coin toss, in addition to the others."""
         return self.rate is not None and self.absent == 0
 
 
 class Sampler(Protocol):
     """Draw the batches of one epoch.
 
-    Must keep: epochs are independent given ``rng``, all randomness comes from it, and no batch
+    Required: epochs are independent given ``rng``, all randomness comes from it, and no batch
     holds a record twice. Records are 0, 1, …, in the order in which they are stored.
 
     A sampler that cuts an order into batches has ⌈records / batch_size⌉ of them; an incomplete
@@ -85,11 +85,11 @@ class Sampler(Protocol):
     Optional members, which functions of this module look up:
 
     - ``law(steps, batch_size) -> Law``: without it only the training itself can be audited;
-    - ``displaces``: True where a record surely takes another's place in its batch;
-    - ``rate``: chance that a batch has a record, where that is not batch_size / records;
+    - ``displaces``: True if a record always takes another's place in its batch;
+    - ``rate``: chance that a batch has a record, if it is not batch_size / records;
     - ``pin(records, batch_size)``: a sampler that draws alike for one record more or less;
-    - ``block(records)``: how many records are permuted among themselves, where that is all;
-    - ``label``: its name in results, where that is not the name of the class.
+    - ``block(records)``: number of records that are permuted among themselves;
+    - ``label``: its name in results, if it is not the name of the class.
 
     Example:
         >>> [len(batch) for batch in Shuffle().batches(10, 4, rng=np.random.default_rng(0))]
@@ -107,15 +107,15 @@ class Sampler(Protocol):
 
 
 def find_law(sampler: Sampler, steps: int, batch_size: int | None = None) -> Law:
-    """Return what an epoch of ``steps`` batches shows of a record.
+    """Return the distribution of a record's effect on an epoch of ``steps`` batches.
 
     Args:
-        sampler: Whose.
+        sampler: The sampler.
         steps: Batches per epoch.
-        batch_size: Needed by samplers whose law depends on it.
+        batch_size: Needed by samplers whose distribution depends on it.
 
     Raises:
-        InvalidArgument: The sampler has no law, or none for these settings.
+        InvalidArgument: The sampler has no distribution, or none for these settings.
 
     Example:
         >>> find_law(PartialShuffle(100), 50, 10)
@@ -148,7 +148,7 @@ def is_poisson(sampler: Sampler) -> bool:
 
 
 def has_known_order(sampler: Sampler) -> bool:
-    """Tell whether everyone knows which batch has a record: its law leaves one batch."""
+    """Tell whether a record's batch is public: its distribution leaves one batch."""
     try:
         return find_law(sampler, getattr(sampler, "steps", None) or 2, 1).steps == 1
     except InvalidArgument:
@@ -156,7 +156,7 @@ def has_known_order(sampler: Sampler) -> bool:
 
 
 def is_displacing(sampler: Sampler) -> bool:
-    """Tell whether a record surely takes the place of another in its batch."""
+    """Tell whether a record always takes the place of another in its batch."""
     return bool(getattr(sampler, "displaces", False))
 
 
@@ -167,7 +167,7 @@ def expected_rate(sampler: Sampler, records: int, batch_size: int) -> float:
 
 
 def pin_sampler(sampler: Sampler, records: int, batch_size: int) -> Sampler:
-    """Return the sampler with rate and steps fixed, so that one record less changes neither."""
+    """Return the sampler with rate and steps fixed, so that removing a record changes neither."""
     pin = getattr(sampler, "pin", None)
     return sampler if pin is None else pin(records, batch_size)
 
@@ -204,12 +204,12 @@ class Sequential:
     def batches(
         self, records: int, batch_size: int, *, rng: np.random.Generator
     ) -> Iterator[IntArray]:
-        """Return one epoch, as of :class:`Sampler`; ``rng`` is not used."""
+        """Return one epoch; see :class:`Sampler`. ``rng`` is not used."""
         _check(records, batch_size)
         return _cut_order(np.arange(records), batch_size, self.drop_last)
 
     def law(self, steps: int, batch_size: int | None) -> Law:
-        """Return the law of a record whose batch everyone knows."""
+        """Return the distribution of a record whose batch everyone knows."""
         return Law(steps=1, absent=1)
 
 
@@ -217,14 +217,14 @@ class Sequential:
 class Shuffle:
     """A fresh uniform permutation every epoch, cut into batches.
 
-    Accountant: the shuffle accountant (``epsilometer shuffle``). The Poisson one does not apply,
-    its ε is too small.
+    Accountant: the shuffle accountant (``epsilometer shuffle``). The Poisson accountant does not
+    apply: its ε is too small.
     Who: ``DataLoader(shuffle=True)``, Keras, nearly everyone; Opacus with
     ``poisson_sampling=False``.
 
     Attributes:
-        drop_last: Leave a ragged last batch out; other records are left out every epoch. The
-            accountant takes 1/(T + 1), more than can be. If none are, ``Shuffle()`` is tight.
+        drop_last: Leave a ragged last batch out, with other records every epoch. The accountant
+            assumes a share of 1/(T + 1), an upper limit. If none is left out, use ``Shuffle()``.
 
     Example:
         >>> [b.tolist() for b in Shuffle().batches(6, 2, rng=np.random.default_rng(0))]
@@ -238,17 +238,17 @@ class Shuffle:
     def batches(
         self, records: int, batch_size: int, *, rng: np.random.Generator
     ) -> Iterator[IntArray]:
-        """Return one epoch, as of :class:`Sampler`."""
+        """Return one epoch; see :class:`Sampler`."""
         _check(records, batch_size)
         return _cut_order(rng.permutation(records), batch_size, self.drop_last)
 
     def law(self, steps: int, batch_size: int | None) -> Law:
-        """Return the law of a record in one of all batches."""
+        """Return the distribution of a record in one of all batches."""
         chance = self.drop_last / (steps + 1)
         return Law(steps=steps, absent=1, secrecy="permutation", left_out=chance)
 
     def block(self, records: int) -> int:
-        """Return how many records are permuted among themselves: all."""
+        """Return the number of records that are permuted among themselves: all."""
         return records
 
     def chance_after(self, position: FloatArray, records: int) -> FloatArray:
@@ -262,7 +262,7 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class PartialShuffle:
-    """Shuffles within a buffer only, afresh every epoch, and cuts into batches.
+    """A shuffle within a buffer only, afresh every epoch, cut into batches.
 
     By blocks (Annamalai et al. 2025, Algorithm 3): records 0 … buffer−1 are permuted among
     themselves, then the next ``buffer``, and so on; the last block may be shorter. A record can
@@ -275,8 +275,8 @@ class PartialShuffle:
     A buffer of all records, or more, is :class:`Shuffle`.
 
     Accountant: by blocks, that of shuffling with the batches of one block only; sliding: none.
-    Who: ``tf.data.Dataset.shuffle(buffer)`` and WebDataset slide; shuffling shard by shard is by
-    blocks.
+    Who: ``tf.data.Dataset.shuffle(buffer)`` and WebDataset slide; shuffling shard by shard works
+    by blocks.
 
     Attributes:
         buffer: Records in the buffer, 1 or more.
@@ -298,19 +298,19 @@ class PartialShuffle:
 
     @property
     def label(self) -> str:
-        """The name, with the buffer."""
+        """Name of the sampler, with the buffer."""
         return f"PartialShuffle of {self.buffer}"
 
     def batches(
         self, records: int, batch_size: int, *, rng: np.random.Generator
     ) -> Iterator[IntArray]:
-        """Return one epoch, as of :class:`Sampler`."""
+        """Return one epoch; see :class:`Sampler`."""
         _check(records, batch_size)
         draw = _slide_buffer if self.sliding else _permute_blocks
         return _cut_order(draw(records, min(self.buffer, records), rng), batch_size, self.drop_last)
 
     def law(self, steps: int, batch_size: int | None) -> Law:
-        """Return the law of a record whose block fills whole batches."""
+        """Return the distribution of a record whose block fills whole batches."""
         if batch_size is None:
             raise InvalidArgument(f"Expected a batch_size with {self!r}, got none.")
         if self.sliding:
@@ -324,7 +324,7 @@ class PartialShuffle:
         return Law(steps=min(steps, -(-self.buffer // batch_size)), absent=1)
 
     def block(self, records: int) -> int:
-        """Return how many records are permuted among themselves; 0 where the buffer slides."""
+        """Return the number of records permuted among themselves; 0 for a sliding buffer."""
         return 0 if self.sliding else min(self.buffer, records)
 
     def chance_after(self, position: FloatArray, records: int) -> FloatArray:
@@ -355,12 +355,12 @@ class BatchThenShuffle:
     """Consecutive slices that never change, in a fresh uniform order every epoch.
 
     Accountant: the shuffle accountant for batch-then-shuffle. The batch-mates of a record are
-    always the same, so its batch can be made to stand out: ε is larger than of :class:`Shuffle`.
+    always the same, so its batch can be made to stand out: ε is larger than for :class:`Shuffle`.
     Without ``drop_last`` a slice may be of one record: a batch stands out by B + 1, not 2B.
     Who: ``dataset.batch(…).shuffle(…)`` in ``tf.data``; batches made in advance.
 
     Attributes:
-        drop_last: Leave a ragged last slice out, which is else shuffled among the others.
+        drop_last: Leave a ragged last slice out; otherwise it is shuffled with the others.
 
     Example:
         >>> [b.tolist() for b in BatchThenShuffle().batches(6, 2, rng=np.random.default_rng(0))]
@@ -373,19 +373,19 @@ class BatchThenShuffle:
     def batches(
         self, records: int, batch_size: int, *, rng: np.random.Generator
     ) -> Iterator[IntArray]:
-        """Return one epoch, as of :class:`Sampler`."""
+        """Return one epoch; see :class:`Sampler`."""
         _check(records, batch_size)
         slices = list(_cut_order(np.arange(records), batch_size, self.drop_last))
         return (slices[place] for place in rng.permutation(len(slices)))
 
     def law(self, steps: int, batch_size: int | None) -> Law:
-        """Return the law of a record with companions of +1; all other slices sum up alike."""
+        """Return the distribution of a record with companions of +1; other slices are alike."""
         if batch_size is None:
             raise InvalidArgument(f"Expected a batch_size with {self!r}, got none.")
         return Law(steps=steps, absent=2 * batch_size - 1 if self.drop_last else batch_size)
 
     def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
-        """Return ln of the chance of the likeliest epoch: all orders of slices are as likely."""
+        """Return ln of the chance of the likeliest epoch: all slice orders are equally likely."""
         return -math.lgamma(sizes.size + 1)
 
 
@@ -395,9 +395,9 @@ class BallsInBins:
 
     Every record comes exactly once per epoch; batch sizes vary, and a batch may be empty.
 
-    Accountant: that of balls-in-bins (Chua et al. 2025); the Poisson one does not apply.
+    Accountant: that of balls in bins (Chua et al. 2025); the Poisson accountant does not apply.
     Who: few. JAX Privacy's ``BallsInBinsSampling`` draws the bins once and keeps them for all
-    epochs, which is another law: one fixed order.
+    epochs, which is another distribution: one fixed order.
 
     Attributes:
         steps: Batches per epoch; ⌈records / batch_size⌉ if not given.
@@ -416,7 +416,7 @@ class BallsInBins:
     def batches(
         self, records: int, batch_size: int, *, rng: np.random.Generator
     ) -> Iterator[IntArray]:
-        """Return one epoch, as of :class:`Sampler`."""
+        """Return one epoch; see :class:`Sampler`."""
         _check(records, batch_size)
         steps = self.steps or -(-records // batch_size)
         picked = rng.integers(steps, size=records)
@@ -424,11 +424,11 @@ class BallsInBins:
         return iter(np.split(np.argsort(picked, kind="stable"), ends[:-1]))
 
     def law(self, steps: int, batch_size: int | None) -> Law:
-        """Return the law of a record in one of all batches, beside the others."""
+        """Return the distribution of a record in one of all batches, joining the others."""
         return Law(steps=_same_steps(self.steps, steps), absent=0, secrecy="allocation")
 
     def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
-        """Return ln of the chance of any epoch: all are as likely."""
+        """Return ln of the chance of any epoch: all are equally likely."""
         return -records * math.log(sizes.size)
 
 
@@ -439,7 +439,7 @@ class Poisson:
     Batch sizes vary, a batch may be empty, and a record may come several times in an epoch, or not
     at all.
 
-    Accountant: the Poisson one, by privacy-loss distributions (``accounting.pld``).
+    Accountant: the Poisson accountant, by privacy-loss distributions (``accounting.pld``).
     Who: Opacus's ``DPDataLoader`` (``poisson_sampling=True``); hardly anyone else.
 
     Attributes:
@@ -468,14 +468,14 @@ class Poisson:
     def batches(
         self, records: int, batch_size: int, *, rng: np.random.Generator
     ) -> Iterator[IntArray]:
-        """Return one epoch, as of :class:`Sampler`; batches are sorted."""
+        """Return one epoch; see :class:`Sampler`. Batches are sorted."""
         _check(records, batch_size)
         rate = expected_rate(self, records, batch_size)
         sizes = rng.binomial(records, rate, size=self.steps or -(-records // batch_size))
         return (_draw_subset(records, size, rng) for size in sizes.tolist())
 
     def law(self, steps: int, batch_size: int | None) -> Law:
-        """Return the law of a record that each batch takes by a coin."""
+        """Return the distribution of a record that each batch includes by a coin toss."""
         rate = 1 / steps if self.rate is None else self.rate
         return Law(steps=_same_steps(self.steps, steps), absent=0, rate=rate)
 
@@ -487,7 +487,7 @@ class Poisson:
         return Poisson(rate=rate, steps=self.steps or usual)
 
     def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:
-        """Return ln of the chance of the likeliest epoch: every coin on its likelier side."""
+        """Return ln of the chance of the likeliest epoch: every coin shows its likelier side."""
         rate = expected_rate(self, records, batch_size)
         return records * sizes.size * math.log(max(rate, 1 - rate))
 
@@ -498,7 +498,7 @@ class WithoutReplacement:
 
     A record may come several times in an epoch, or not at all; all batches are full.
 
-    Accountant: that of fixed-size sampling without replacement, with records replaced, not added
+    Accountant: that of fixed-size sampling without replacement, for the replace adjacency
     (dp-accounting's ``SampledWithoutReplacementDpEvent``).
     Who: code that calls ``rng.choice(n, batch_size, replace=False)`` at every step.
 
@@ -519,13 +519,13 @@ class WithoutReplacement:
     def batches(
         self, records: int, batch_size: int, *, rng: np.random.Generator
     ) -> Iterator[IntArray]:
-        """Return one epoch, as of :class:`Sampler`; batches are sorted."""
+        """Return one epoch; see :class:`Sampler`. Batches are sorted."""
         _check(records, batch_size)
         steps = self.steps or -(-records // batch_size)
         return (_draw_subset(records, batch_size, rng) for _ in range(steps))
 
     def law(self, steps: int, batch_size: int | None) -> Law:
-        """Return the law of a record that each batch has with chance 1/steps."""
+        """Return the distribution of a record that each batch has with chance 1/steps."""
         return Law(steps=_same_steps(self.steps, steps), absent=1, rate=1 / steps)
 
     def log_likeliest(self, sizes: IntArray, records: int, batch_size: int) -> float:

@@ -1,4 +1,4 @@
-"""Normal numbers by counters: random access, and the same on every device.
+"""Generate normal numbers from counters: random access, and the same on every device.
 
 All randomness is Philox4x32-10 of a 64-bit key and the counter (block of draws: 61 bits, purpose
 and world: 3 bits, run: 64 bits). No counter is used twice, so no two runs, sides, blocks or
@@ -7,8 +7,8 @@ first two, two angles from the others. A radius word below 2¹⁶ takes 32 furth
 counter purpose, so that radii reach 9.5 and tails are right; from 32 bits alone they would stop at
 6.7, and from a float32 clamped at 10⁻⁷ at 5.68, which would fabricate leakage.
 
-Here the stream is written as it is defined, for NumPy and torch; ``_normals_cpu`` and
-``_normals_cuda`` are fast twins.
+This module is the reference for NumPy and torch; ``_normals_cpu`` and ``_normals_cuda`` are faster
+equivalents.
 """
 
 import math
@@ -41,7 +41,7 @@ class Draw(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """NumPy, or torch on a device: what they call differently."""
+    """NumPy, or torch on a device: a common interface to functions of different names."""
 
     xp: Any
     device: str = "cpu"

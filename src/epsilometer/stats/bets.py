@@ -1,4 +1,4 @@
-r"""Bet against (ε, δ)-DP on pairs of runs, so that no one gains in the long run if it holds.
+r"""Bet against (ε, δ)-DP on pairs of runs, with bets that cannot gain on average if it holds.
 
 At a threshold, a run with the record reaches it with probability p, one without with q. The claim
 says p ≤ e^ε q + δ and 1 − q ≤ e^ε (1 − p) + δ: a convex region of (p, q) with a corner where both
@@ -51,7 +51,7 @@ def compute_log_payoffs(epsilon: float, delta: float, *, top: float) -> FloatArr
     Args:
         epsilon: The claim, at most ``top``.
         delta: Its δ.
-        top: The ε that stakes are made for.
+        top: The ε for which stakes are chosen.
 
     Returns:
         One row per bet: both runs of a pair reach the threshold, only the one with the record,

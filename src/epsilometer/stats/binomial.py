@@ -1,4 +1,4 @@
-"""Limits on a success probability, each computed in its own tail, right at 5·10⁸ trials too."""
+"""Compute limits on a success probability, each in its own tail, accurate to 5·10⁸ trials."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ from epsilometer.types import FloatArray
 
 _NEWTON_STEPS = 60  # one or two are enough from a good start
 _CONVERGED = 1e-12  # relative
-_LEAST, _MOST = np.finfo(float).tiny, 1 - np.finfo(float).eps  # what x can be told from 0 and 1
+_LEAST, _MOST = np.finfo(float).tiny, 1 - np.finfo(float).eps  # x that differ from 0 and 1
 _SHAPES = {"clopper_pearson": (1.0, 0.0), "jeffreys": (0.5, 0.5)}  # added to k and n − k
 
 
@@ -23,7 +23,7 @@ def clopper_pearson_upper(successes: ArrayLike, trials: ArrayLike, *, alpha: flo
     the safe side for both error rates of an attack.
 
     The same number bounds an order statistic: the chance that a new score exceeds the
-    :math:`(k+1)`-th largest of n is Beta(k+1, n−k) distributed, whatever their common law.
+    :math:`(k+1)`-th largest of n is Beta(k+1, n−k) distributed for any continuous distribution.
 
     Args:
         successes: Counts ``k``, any shape.
@@ -53,9 +53,9 @@ def upper_limit(
     alpha: float,
     kind: Literal["clopper_pearson", "jeffreys"],
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the upper limit and what it leaves of 1, each with all its digits.
+    """Return the upper limit and its complement, each to full precision.
 
-    What is left is the lower limit on the probability of failure, so one inversion serves both.
+    The complement is the lower limit on the probability of failure, so one inversion serves both.
     """
     _validate.open_unit(alpha=alpha)
     k, n = np.broadcast_arrays(successes, trials)
@@ -103,8 +103,8 @@ def _refine(
     """SciPy's forward functions are right, so Newton steps on the logarithms correct its inverse.
 
     The logarithm of a Beta tail is concave in log x, so steps from a bad start overshoot once and
-    then settle. Beyond what floats can tell of a tail they might go to and fro for ever: a bracket
-    ends that.
+    then converge. Beyond the precision of floats they might alternate forever: a bracket prevents
+    that.
     """
     log_b, sign = scipy.special.betaln(a, b), np.where(above, -1.0, 1.0)
     low, high = np.full(x.shape, _LEAST), np.full(x.shape, _MOST)

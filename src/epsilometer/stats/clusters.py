@@ -31,7 +31,7 @@ from epsilometer.stats.membership import Limited
 from epsilometer.stats.tradeoff import tradeoff_curve
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-_LEARNED_FROM = 10  # one record in so many places thresholds; no limit counts it
+_LEARNED_FROM = 10  # one record of this many places thresholds; no limit counts it
 _PLACES = 128  # thresholds at scores inside, and as many at those outside
 _MOST_SCORES = 64  # of one side in a group of independent scores
 _STEPS = 50  # of bisection
@@ -45,8 +45,8 @@ class ScoresByRecord:
     """Attack scores of records, each asked of several models; higher means "was in".
 
     Attributes:
-        inside: From models that the record was in, shape ``(records, models)``.
-        outside: From models that it was not in, shape ``(records, models)``.
+        inside: Scores from models trained on the record, shape ``(records, models)``.
+        outside: Scores from models not trained on it, shape ``(records, models)``.
 
     Example:
         >>> values, member = [[3.0, 1.0], [0.0, 2.0]], [[True, False], [False, True]]
@@ -60,11 +60,11 @@ class ScoresByRecord:
 
     @classmethod
     def from_models(cls, values: ArrayLike, member: ArrayLike) -> "ScoresByRecord":
-        """Sort scores by who was in.
+        """Sort scores by membership.
 
         Args:
             values: Scores, shape ``(models, records)``.
-            member: Who was in which model, of the same shape.
+            member: Whether each record was in each model, of the same shape.
         """
         scores, was_in = np.asarray(values, np.float64).T, np.asarray(member, bool).T
         counts = np.unique(was_in.sum(axis=1))
@@ -108,7 +108,7 @@ _Count: TypeAlias = Callable[[ScoresByRecord], IntArray]  # → (records, thresh
 
 
 def pool(observed: Observed) -> Scores:
-    """Return all scores, whosever they are."""
+    """Return all scores of all records."""
     return observed if isinstance(observed, Scores) else observed.pooled
 
 
@@ -117,7 +117,7 @@ def advantage(observed: Observed, *, confidence: float = DEFAULT_CONFIDENCE) -> 
 
     A tenth of the records places thresholds, the others are counted. The lower limit is that of
     the threshold which was best on the tenth. Between two thresholds the difference is at most the
-    TPR of the lower less the FPR of the upper. The largest upper limit of these holds without
+    TPR of the lower minus the FPR of the upper. The largest upper limit of these holds without
     sharing the error out: the true optimum lies between two of them, and theirs is enough.
 
     Guarantee: both limits hold together with probability at least ``confidence``.
@@ -390,7 +390,7 @@ def _limit_from_above(tables: Sequence[IntArray], *, alpha: float) -> FloatArray
 def _limit_from_below(tables: Sequence[IntArray], *, alpha: float) -> FloatArray:
     """Solve Σ n·ln(1 + u·μ) = Σ ln(1 + u·x) − ln(1/α) for μ, over stretches of n records.
 
-    The first table only teaches.
+    The first table is only learned from.
     """
     shares = np.linspace(0.0, 1.0, tables[0].shape[1])
     total = sum(int(table[0].sum()) for table in tables[1:])

@@ -1,6 +1,6 @@
 """Explain a bound by its formula: what was counted, and why it holds.
 
-Every method has a function that says it, beside the method itself; here is what they share. The
+Every method has its own function for this, next to the method; here is what they share. The
 numbers come from the bound's ``basis``, so that a reader can put them into the formula.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from epsilometer.core.bound import Basis, EpsilonEstimate, EpsilonLowerBound
 from epsilometer.stats import binomial
 
-_DIGITS = 8  # significant ones, so that whoever computes along arrives at the same ε
+_DIGITS = 8  # significant ones, enough for a reader to compute the same ε
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ _KNOWN_ONLY = re.compile("⟦(.*?)⟧")  # what can be said only where a result 
 
 @functools.cache
 def read_texts() -> dict[str, Any]:
-    """Read the sentences of ``derivations.toml``; no one who computes a bound alone needs them."""
+    """Read the sentences of ``derivations.toml``, which computing a bound does not need."""
     return tomllib.loads(Path(__file__).with_name("derivations.toml").read_text("utf-8"))
 
 
@@ -206,7 +206,7 @@ def _at_rank(
     *,
     merit: str = "ε",
 ) -> Derivation:
-    """Derive the exact test at a rank, where one error rate has a known law."""
+    """Derive the exact test at a rank, where one error rate has a known distribution."""
     out = "rank outside" in has
     ranked, other = ("outside", "inside") if out else ("inside", "outside")
     k, n = has[f"rank {ranked}"], has[f"scores {ranked}"]

@@ -1,7 +1,7 @@
 """Explain every kind of bound and estimate: how it was computed, with its numbers.
 
-A method of the registry explains its bounds beside itself. Rows of ``derivations.toml`` belong to
-bounds and estimates from elsewhere: accountants, fitted laws, noise that was measured.
+A method of the registry explains its own bounds. Rows of ``derivations.toml`` belong to
+bounds and estimates from elsewhere: accountants, fitted distributions, noise that was measured.
 """
 
 import functools

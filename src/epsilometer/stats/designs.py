@@ -1,4 +1,4 @@
-"""Check that observations can have been drawn as their design says, and that none is a copy."""
+"""Check that observations are plausible for their design, and that none are copies."""
 
 import math
 
@@ -26,13 +26,13 @@ _NEIGHBOURS = 0.3  # of so many repeated values, below which steps explain nothi
 
 
 def inspect_observations(observed: Observed) -> tuple[str, ...]:
-    """Refuse observations that contradict their design; return remarks on those that may.
+    """Refuse observations that contradict their design; return remarks on suspicious ones.
 
     Guarantee: each error has a chance of about 10⁻⁶ at most where scores are as declared.
 
     Raises:
-        InvalidArgument: So many or so few are inside as coins would never give; or all values of
-            a side repeat equally often, as rows do that were copied; or pairs were sorted apart.
+        InvalidArgument: The number inside is implausible for coin tosses; or all values of a side
+            repeat equally often, like copied rows; or the sides of pairs were sorted separately.
     """
     _check_inclusion(observed)
     if not isinstance(observed, Scores):
@@ -60,8 +60,8 @@ def refuse_canaries(observed: Observed, method: str) -> None:
 def refuse_sorted_pairs(scores: Scores) -> None:
     """Refuse pairs of which both sides rise, or both fall, all the way: each was sorted alone.
 
-    The k-th score inside then stands beside the k-th outside, and null scores would seem to be told
-    apart: a false bound in 16 of 30 audits of 300 canaries, and in 9 of 30 by bets on pairs.
+    The k-th score inside is then paired with the k-th outside, and null scores seem separable: a
+    false bound in 16 of 30 audits of 300 canaries, and in 9 of 30 by bets on pairs.
 
     Guarantee: the chance is about 10⁻⁶ at most, if the two scores of a pair are independent.
     """
@@ -159,9 +159,9 @@ def _remark_shared(inside: FloatArray, outside: FloatArray) -> tuple[str, ...]:
 
 
 def _measure_evenness(counts: IntArray) -> float:
-    """Return the logarithm of the chance that independent scores of any law repeat so evenly.
+    """Return ln of the chance that independent scores of any distribution repeat so evenly.
 
-    The most likely law has these values alone, all equally probable.
+    The most likely distribution has these values alone, all equally probable.
     """
     if counts.size == 0 or (counts != counts[0]).any():
         return 0.0

@@ -22,7 +22,7 @@ Rule: TypeAlias = Literal["exact", "threshold"]
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _SMALL_MU = 0.5
-_FARTHEST = 1e75  # its fourth power is still a number: beyond it ε would come out as 0
+_FARTHEST = 1e75  # its fourth power is still finite: beyond it ε would be computed as 0
 
 
 def gaussian_delta(sigma: float, epsilon: float, *, log: bool = False) -> float:
@@ -193,7 +193,7 @@ def solve_two_gaussians(
 def two_gaussians_delta(
     mean_absent: float, std_absent: float, mean_present: float, std_present: float, epsilon: float
 ) -> tuple[float, float]:
-    """Return δ at ``epsilon`` of two normal laws: present→absent, then absent→present."""
+    """Return δ at ``epsilon`` of two normal distributions: present→absent, then absent→present."""
     _validate.positive(std_absent=std_absent, std_present=std_present)
     _validate.at_least(0, epsilon=epsilon)
     pairs = _scale_both_ways(mean_present - mean_absent, std_absent, std_present)
@@ -206,14 +206,14 @@ def _scale_both_ways(
 ) -> tuple[FloatArray, FloatArray]:
     """Return shift and spread of P = N(shift, spread²) against Q = N(0, 1) in both directions."""
     gap, absent, present = np.broadcast_arrays(gap, std_absent, std_present)
-    # With the roles of both laws swapped, and mirrored so that higher still means "this one".
+    # With both distributions swapped, and mirrored so that higher still means "this one".
     with np.errstate(over="ignore"):
         shift = np.stack([gap / absent, gap / present])
         spread = np.stack([present / absent, absent / present])
     if not np.all((np.abs(shift) <= _FARTHEST) & (spread <= _FARTHEST)):
         raise InvalidArgument(
-            f"Expected two laws within {_FARTHEST:g} standard deviations of each other, and "
-            "neither so many times as wide as the other."
+            f"Expected two distributions within {_FARTHEST:g} standard deviations of each other, "
+            "and neither so many times as wide as the other."
         )
     return shift, spread
 

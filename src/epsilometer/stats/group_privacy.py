@@ -1,8 +1,8 @@
 """Turn a bound on a group of copies into a bound on one record.
 
-(ε, δ)-DP for one record is (kε, δ·(e^(kε) − 1)/(e^ε − 1))-DP for k records that come and go
-together. So scores of canaries that are k records each refute ε for one record where they refute
-kε at that larger δ.
+(ε, δ)-DP for one record is (kε, δ·(e^(kε) − 1)/(e^ε − 1))-DP for k records that are added or
+removed together. So scores of canaries that are k records each refute ε for one record where they
+refute kε at that larger δ.
 """
 
 import math
@@ -47,7 +47,7 @@ def bound_one_record(prove: Callable[[float], float], *, delta: float, copies: i
         the bound at the δ of the true ε is too large as well. Rounded down to 1/32.
 
     Args:
-        prove: The ε of groups that is proved at a δ; falls where δ grows.
+        prove: Function from δ to the ε proved for groups; falls as δ grows.
         delta: δ of one record.
         copies: Records of a group.
 
@@ -57,7 +57,7 @@ def bound_one_record(prove: Callable[[float], float], *, delta: float, copies: i
     """
     if copies == 1:
         return prove(delta)
-    # On a grid, so that bounds of other scores are asked at the same δ, whose laws are then known.
+    # On a grid, so that bounds of other scores reuse the distributions at the same δ.
     most = math.floor(prove(delta) / copies / _GRID)
 
     def refuted(place: FloatArray) -> NDArray[np.bool_]:

@@ -53,9 +53,9 @@ def count_right(observed: Observed, family: LookFamily, rng: np.random.Generator
 def pair_scores(observed: Observed, rng: np.random.Generator) -> FloatArray:
     """Return by how much the inside score of every pair exceeds the outside one.
 
-    Canaries of a fixed number inside are paired at random, in with out. Whoever exchanges the two
-    of a pair gets a draw as likely as the first, and the same pairs: given the pairs, each has its
-    own fair coin. Canaries left over are not used.
+    With a fixed number inside, canaries are paired at random, in with out. Exchanging the two of a
+    pair gives an equally likely draw with the same pairs: given the pairs, each has its own fair
+    coin. Remaining canaries are not used.
     """
     if isinstance(observed, ScoreCounts):  # scores of one bin are equal
         every = np.arange(observed.inside_bins.size)

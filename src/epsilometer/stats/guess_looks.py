@@ -9,10 +9,10 @@ and V the chance of A if guesses are right independently with these chances. Let
 functions of which places are right, 0 where j is wrong, with Σ_j Y_j(R) − c_j·Y_j(R′) ≥ 1_A(R) − V,
 where R′ is R with place j turned round. Under (ε, δ)-DP, Pr[A] ≤ V + λ·m·δ, λ = max Y.
 
-*Proof.* Take the mean of the condition over coins s and outputs t of the law π(s)·M(t|s). With s′
-the coins s with canary i of place j turned round, c_j·π(s′)·M(t|s′) = e^ε·π(s)·M(t|s′) where i is
-right in s. So Pr[A] − V ≤ Σ_t Σ_s π(s) Σ_i Y·(M(t|s) − e^ε·M(t|s′)) ≤ λ·m·δ. An "in" guess is right
-only where the coin says in, which is the share p of π: it costs λ·m·δ·p, an "out" guess 1 − p. ∎
+*Proof.* Take the mean of the condition over coins s and outputs t of the distribution π(s)·M(t|s).
+With s′ the coins s with canary i of place j turned round, c_j·π(s′)·M(t|s′) = e^ε·π(s)·M(t|s′)
+where i is right in s. So Pr[A] − V ≤ Σ_t Σ_s π(s) Σ_i Y·(M(t|s) − e^ε·M(t|s′)) ≤ λ·m·δ. An "in"
+guess is right only where the coin says in, a share p of π: it costs λ·m·δ·p, an "out" one 1 − p. ∎
 
 Such Y are (1 − q)·Pr[j decides A | places revealed before j], where j is right and places are
 revealed in any order (Doob's decomposition, an equality), and their means over random orders.
@@ -166,7 +166,7 @@ class LookFamily:
         return np.asarray(high)
 
     def _find_least_value(self) -> FloatArray:
-        """The ε from which on looks are made: below, δ would cost too much, by a rough law."""
+        """The ε from which on looks are made: below it, by a rough estimate, δ costs too much."""
         least = np.zeros(self.made.size)
         lost = self.game.canaries * self.game.delta
         for side in self.game.ends:
@@ -206,13 +206,13 @@ def _spread_ranks(end: int) -> IntArray:
 
 @functools.lru_cache(maxsize=64)
 def get_family(game: Game, alpha: float) -> LookFamily:
-    """Return the family of a game, which is kept."""
+    """Return the family of a game; cached."""
     return LookFamily(game, alpha)
 
 
 @functools.lru_cache(maxsize=4096)
 def find_epsilon(game: Game, alpha: float, value: float) -> float:
-    """Return the ε that whoever speaks for ``value`` refutes, or 0; it is kept.
+    """Return the ε that an observation of this ``value`` refutes, or 0; cached.
 
     Guarantee: under (ε, δ)-DP a larger value is reached with chance ``alpha`` at most.
     """
@@ -234,7 +234,7 @@ def is_refuted(epsilon: float, game: Game, *, alpha: float, value: float) -> boo
 def _make_excess(game: Game, alpha: float, value: float) -> Callable[[float], float]:
     """Return by how much the chance of ``value`` under ε exceeds ``alpha``, in logarithms."""
     family = get_family(game, alpha)
-    least = family.find_least(value - _NEAR)  # whoever speaks for it does so after rounding too
+    least = family.find_least(value - _NEAR)  # so that rounding loses no observation
     walks = []
     for side in game.ends:
         some = (family.sides == side) & (least <= family.made)

@@ -44,7 +44,7 @@ class JointThresholds:
 
     Attributes:
         joining: ``"all"`` (the paper's type 1) or ``"any"`` (type 2).
-        thresholds: One a statistic; −inf and +inf where it has no say.
+        thresholds: One per statistic; −inf and +inf where it has no effect.
         epsilon: What the counts on which it was chosen are worth; 0 where nothing was found.
     """
 
@@ -116,17 +116,17 @@ def best_thresholds(
     joining: Joining,
     rates: Rates,
 ) -> JointThresholds:
-    """Return the thresholds with the largest ε on these runs; that ε is not a bound.
+    """Return the thresholds with the largest ε on these runs, which is not a bound.
 
-    Guarantee: with one or two statistics no thresholds are worth more. Nor are there with three of
-        up to some 300 runs per side, or four of up to 40.
+    Guarantee: with one or two statistics no thresholds give more; nor with three and up to about
+        300 runs per side, or four and up to 40.
     Assumption: rates rise with counts.
 
     Args:
         inside: Statistics of runs with the record, shape ``(runs, k)``; larger speaks for it.
         outside: The same for runs without it.
         joining: In iff all, or any, statistics reach their thresholds.
-        rates: What counts are worth.
+        rates: Error rates by counts.
 
     Example:
         >>> inside, outside = [[2, 2], [3, 2], [0, 0]], [[0, 3], [3, 0], [1, 1]]
@@ -169,8 +169,8 @@ def joint_bound(
         joining: In iff all, or any, statistics reach their thresholds.
         delta: δ of the bound.
         confidence: One-sided.
-        rule: ``HoldOut(fraction)``; or ``Best()``, the paper's: the most that counts on all runs
-            are worth, rates floored at one run. Not valid, and says so.
+        rule: ``HoldOut(fraction)``; or ``Best()``, the paper's: the largest ε on all runs, with
+            rates floored at one run. The latter is marked as not valid.
         seed: Seed of the split.
         adversary: Whose view the statistics are computed from.
         adjacency: The neighbouring relation.

@@ -1,4 +1,4 @@
-"""Measure how well scores tell who was in, with limits that hold whatever their law."""
+"""Measure how well scores separate members, with limits that hold for any distribution."""
 
 import math
 from typing import NamedTuple
@@ -18,7 +18,7 @@ _RESAMPLES = 2000
 
 
 class Limited(NamedTuple):
-    """What was measured, and both limits on the truth."""
+    """A measured value with both limits on the truth."""
 
     value: float
     low: float
@@ -29,9 +29,9 @@ class RateAt(NamedTuple):
     """True positive rate at a low false positive rate.
 
     Attributes:
-        fpr: The false positive rate asked for.
-        tpr: Share of records inside above the lowest threshold that keeps it, and its limits.
-        fpr_high: Upper limit of the true false positive rate there.
+        fpr: The requested false positive rate.
+        tpr: True positive rate at the lowest threshold that keeps to it, and its limits.
+        fpr_high: Upper limit on the true false positive rate there.
     """
 
     fpr: float
@@ -43,8 +43,8 @@ def tpr_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE
     """Return the TPR of the best threshold whose true FPR is at most ``fpr``.
 
     Guarantee: both limits hold together with probability at least ``confidence``. Thresholds
-        stand at ranks of the outside scores, where the true FPR is Beta distributed, whatever the
-        law of the scores. Inside scores are counted there afterwards.
+        are at ranks of the outside scores, where the true FPR is Beta distributed for any
+        distribution of the scores. Inside scores are counted there afterwards.
     Assumption: scores are independent.
 
     Example:
@@ -103,15 +103,15 @@ def share_above(
 
     Guarantee: both limits hold together with probability at least ``confidence``; none is needed
         where all were measured.
-    Assumption: which were measured was drawn at random, of those that were not screened. The
-        limits are those of drawing with replacement, whose tails are the heavier ones.
+    Assumption: measured records were drawn at random from those not screened. The limits are those
+        of drawing with replacement, which has heavier tails.
 
     Args:
-        above: Records above the limit, of those measured.
-        measured: How many were measured.
-        of: Records in all.
-        screened: The same two numbers of those that a screen chose, which ``above`` and
-            ``measured`` count too: they stand for no one but themselves.
+        above: Number of measured records above the limit.
+        measured: Number of measured records.
+        of: Number of all records.
+        screened: The same two numbers for records chosen by a screen, which ``above`` and
+            ``measured`` include: they do not represent other records.
         confidence: Confidence of both limits together.
 
     Example:
@@ -145,9 +145,9 @@ def count_unseen(sampled: int, of: int, *, confidence: float = DEFAULT_CONFIDENC
     :math:`\binom{n-k}{s} / \binom{n}{s}`; the answer is the largest k for which that is still
     above 1 − confidence.
 
-    Guarantee: with probability ``confidence`` at most this many have a larger value, whatever
-        the values are.
-    Assumption: the sample was drawn evenly, without looking at values.
+    Guarantee: with probability ``confidence`` at most this many have a larger value, for any
+        values.
+    Assumption: the sample was drawn uniformly, independently of the values.
 
     Example:
         >>> count_unseen(500, 1_000_000)
@@ -183,7 +183,7 @@ def limit_share(successes: int, trials: int, *, alpha: float) -> Limited:
 def rate_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENCE) -> RateAt:
     """Return the TPR at a low FPR of the sample, and how large the true FPR may be there.
 
-    The threshold is placed by outside scores alone, so those inside are fresh beside it.
+    The threshold is placed by outside scores only, so it is independent of those inside.
     """
     half = (1 - confidence) / 2
     allowed = math.floor(fpr * scores.n_out * (1 + 1e-12))  # 0.01 · 100 may fall below 1
@@ -258,7 +258,7 @@ def sign_test_pvalue(only_first: int, only_second: int) -> float:
 
 
 def _deviation(n: int, alpha: float) -> float:
-    """Return how far a mean of n values in [0, 1], or an empirical law, exceeds the truth.
+    """Return how far a mean of n values in [0, 1], or an empirical distribution, exceeds the truth.
 
     With probability at most ``alpha``, one-sided; for distributions where α ≤ 1/2.
     """
@@ -277,13 +277,13 @@ def advantage_difference(
     The interval is a bootstrap's over runs, resampled with the record and without it apart. What
     two attacks get right or wrong together cancels out.
 
-    Assumption: decisions of one run stand at the same place in both; runs are many: some tens.
+    Assumption: decisions of one run have the same index in both; there are at least some tens.
 
     Args:
         first: Decisions "in" of runs with the record, and of runs without it.
         second: The other attack's.
         confidence: Confidence of both ends together.
-        rng: What resamples.
+        rng: Generator for resampling.
 
     Example:
         >>> right, wrong = np.ones(50, bool), np.zeros(50, bool)

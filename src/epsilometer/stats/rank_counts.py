@@ -1,8 +1,8 @@
 """Count scores beyond ranks of the other side, with ties broken at random.
 
 Equal scores are put in a random order, drawn once for all looks: that is post-processing, which
-proves nothing about a private mechanism, and afterwards the law of ranks is exact. Only groups of
-equal scores at which someone looks are ordered.
+proves nothing about a private mechanism, and afterwards the distribution of ranks is exact. Only
+groups of equal scores at which someone looks are ordered.
 
 Seeds are shared: most users keep the default. If a seed gave the same order to every audit, a lucky
 one would err in far more audits than it says (measured: 13 % of randomised response, 100 + 100, at

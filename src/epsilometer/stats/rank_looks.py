@@ -1,4 +1,4 @@
-"""Order rank looks by how much they show, in sets that grow as the ε shrinks that they speak for.
+"""Order rank looks by their evidence, in nested sets that grow as their ε shrinks.
 
 A look at outside rank k counts the inside scores above the k-th highest outside score. A look at
 inside rank j counts the outside scores below the j-th lowest inside score. At a *mark* t a look
@@ -24,7 +24,7 @@ _WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 _EDGES = np.array([-0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 60.0])
 _PARTS = 128  # marks of a cell, of up to so many scores:
 _COARSE = 5_000
-_FEW = 40  # scores below which the law of a rate is computed without approximation
+_FEW = 40  # scores below which the distribution of a rate is computed without approximation
 _EXTREME = 0.7  # favour of the ranks below ten, in logarithms per decade
 _MOST = 0.5  # level of a look
 _BLOCK = 5  # cells whose ends are checked together
@@ -168,9 +168,9 @@ class LookFamily:
     def _rarity(
         self, roots: FloatArray, counts: IntArray, looks: IntArray | slice = _EVERY
     ) -> FloatArray:
-        """About how rare such counts are: Paulson's law of a Beta variable's cube roots.
+        """Approximate how rare such counts are, by Paulson's normal approximation of cube roots.
 
-        Falls in the count and rises in the mark, which a law that changes tails would not.
+        Falls in the count and rises in the mark, as an approximation that changes tails would not.
         """
         others = self._others[looks]
         c = np.minimum(np.maximum(counts, 1.0), others)[..., None]
@@ -203,7 +203,7 @@ def _tabulate_normal() -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 def _rates(ranks: IntArray, size: int) -> FloatArray:
-    """Quantiles of Beta(k, n + 1 − k) at the nodes: Paulson's law solved for the variable."""
+    """Quantiles of Beta(k, n + 1 − k) at the nodes, by inverting Paulson's approximation."""
     a = ranks[:, None].astype(np.float64)
     b = size + 1 - a
     if size < _FEW:
@@ -225,5 +225,5 @@ def _keep_stairs(k: IntArray, x: IntArray) -> tuple[IntArray, IntArray]:
 
 @functools.lru_cache(maxsize=64)
 def get_family(n_in: int, n_out: int, delta: float, alpha: float) -> LookFamily:
-    """Return the family for this many scores, which is kept."""
+    """Return the family for this many scores; cached."""
     return LookFamily(n_in, n_out, delta=delta, alpha=alpha)

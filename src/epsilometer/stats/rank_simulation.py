@@ -1,4 +1,4 @@
-"""Simulate rank looks under the worst (ε, δ)-DP mechanism, where the exact law takes too long.
+"""Simulate rank looks under the worst (ε, δ)-DP mechanism, if exact computation is too slow.
 
 With U and W order statistics of uniform numbers, a look (k, x) happens under the worst mechanism of
 (ε, δ) exactly where e^ε ≥ max((W₍x₎ − δ)/U₍k₎, (1 − δ − U₍k₎)/(1 − W₍x₎)): what is drawn does not

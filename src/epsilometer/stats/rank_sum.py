@@ -1,4 +1,4 @@
-"""Compare scores in all pairs by a rank sum; simulate its law under the most leaky mechanism.
+"""Compare all pairs of scores by a rank sum, simulated under the most leaky mechanism.
 
 Let p be the FPR at an inside score. A mechanism of merit m allows Pr(p ≤ F) ≤ g(F), a known curve
 that rises with m. So normal scores −Φ⁻¹(p) of inside runs are at most those of the curve itself,
@@ -59,7 +59,7 @@ def shift_normals(normals: Normals, mu: float) -> Normals:
 
 @functools.lru_cache(maxsize=8)
 def get_law(n_in: int, n_out: int, alpha: float) -> "RankSumLaw":
-    """Return the law of rank sums of this many scores; it is kept."""
+    """Return the distribution of rank sums of this many scores; cached."""
     return RankSumLaw(n_in, n_out, alpha)
 
 

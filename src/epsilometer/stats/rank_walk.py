@@ -1,4 +1,4 @@
-"""Compute the exact law of rank looks under the worst (ε, δ)-DP mechanism.
+"""Compute the exact distribution of rank looks under the worst (ε, δ)-DP mechanism.
 
 A look (k, x) happens where the x-th highest inside score is above the k-th highest outside one.
 Walk down all scores of both sides: after s = k − 1 + x steps the look has happened exactly where
@@ -40,7 +40,7 @@ _DIRECT = 1 << 18  # products of a convolution that take less time than transfor
 _STEPS = 80
 _NEAR = 1e-4  # of α that the chance may be below it, or
 _NEAREST = 1e-6  # of the answer, on the safe side
-_SLOPE = 0.7  # about what the logarithm of the chance rises by within the radius of a law
+_SLOPE = 0.7  # about what the logarithm of the chance rises by within the radius of a distribution
 _STIRLING = 64  # from which on three terms of his series have all digits
 # The least number outside, and the chances of it and the following ones, for each time.
 _Walked: TypeAlias = list[tuple[int, FloatArray]]
@@ -156,7 +156,7 @@ class WalkLaw:
         return 1 - float(at @ self._shares)
 
     def _count_choices(self, steps: IntArray, size: int) -> FloatArray:
-        """Ways to reveal a = 0, 1, … of so many steps, in place of steps as usual, times δ^a."""
+        """Ways to reveal a = 0, 1, … of so many steps instead of usual steps, times δ^a."""
         weights = np.ones((size, steps.size))
         for a in range(1, size):
             weights[a] = weights[a - 1] * self._delta * np.maximum(steps - a + 1, 0) / a
@@ -174,7 +174,7 @@ def compute_weights(epsilon: float, delta: float) -> tuple[float, float]:
 
 
 def is_affordable(n_in: int, n_out: int, *, delta: float, alpha: float) -> bool:
-    """Return whether the exact law takes milliseconds and has enough digits."""
+    """Return whether the exact distribution takes milliseconds and has enough digits."""
     revealed = sum(count_revealed(side, delta, alpha) for side in (n_in, n_out))
     largest = next((most for many, most in _LARGEST.items() if revealed <= many), 0)
     scores = n_in + n_out

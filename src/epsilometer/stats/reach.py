@@ -1,7 +1,7 @@
 """Compute what an audit could have found: its reach, and its power against a claim.
 
 Both are computed with the bound that the audit used, on scores that were not observed: perfectly
-separated ones for the reach, simulated ones of a known law for the power.
+separated ones for the reach, simulated ones of a known distribution for the power.
 """
 
 import math
@@ -31,7 +31,7 @@ _THRESHOLDS = 400
 _SMALLEST_SHIFT, _LARGEST_SHIFT = 1e-3, 64.0
 _STRIDE, _NEAR = 1.25, 1.02  # ratios of shifts: of neighbours that are tried, and of the answer's
 _SHARES = scipy.special.ndtr(np.array([-1.0, 0.0, 1.0]))  # of scores below one σ, 0, one σ
-_FAR = 1e150  # farther out than any threshold that somebody fixed
+_FAR = 1e150  # beyond any fixed threshold
 
 
 def separate_scores(n_in: int, n_out: int) -> Scores:
@@ -49,7 +49,7 @@ def compute_reach(bound: Bound, observed: Observed) -> float:
 
     Args:
         bound: The bound that the audit used.
-        observed: What was observed; only the numbers count.
+        observed: The observations; only their numbers matter.
     """
     if isinstance(observed, ScoreCounts):
         bins = np.zeros((2, observed.thresholds.size + 1), np.int64)
@@ -90,7 +90,7 @@ def compute_power(
         n_out: Scores without it.
         epsilon_of: The true ε of a shift μ, where the family is another one.
         counted: Whether ``bound`` takes scores counted at thresholds, which is faster for many.
-        largest: Up to which shift ``bound`` rises, where it falls again.
+        largest: Shift up to which ``bound`` rises, if it falls again.
         outside: Scores without the record, as :func:`describe_outside` describes them: simulated
             ones get their scale, which matters where a threshold was fixed.
 

@@ -63,17 +63,17 @@ def measure_scores(
     used: int = 1,
     failed: int = 0,
 ) -> EpsilonFinding:
-    """Return what scores prove by the method and rule that they name.
+    """Return the finding of scores, by the method and rule that they name.
 
     Args:
         scores: Scores with the record and without it.
         delta: δ of the bound.
-        claim: What was claimed, if anything.
+        claim: The claim; None without one.
         confidence: One-sided confidence of the bound.
         seed: Seed for rules that split at random.
         curves: Trade-off curves to draw with the attack's, where more is known than (ε, δ).
-        units: Units of work that were planned for the scores.
-        used: Units that gave them.
+        units: Planned units of work.
+        used: Units that produced the scores.
         failed: Units that failed.
     """
     method, rule = choose_rule(scores.method, scores.rule, scores.design, scores)
@@ -229,20 +229,20 @@ def make_finding(
     """Return bounds and the scores they rest on as a finding; the first bound decides.
 
     Args:
-        scores: What was observed.
-        bounds: What they prove; the first decides.
+        scores: The observations.
+        bounds: Their bounds; the first decides.
         prove: The ε that other observations would prove, by the method that decides. Reach and
             power are computed with it, unless they are given.
-        claim: What was claimed, if anything.
+        claim: The claim; None without one.
         subject: What was attacked, in words.
         growth: (observations, bound) pairs to draw.
         estimates: ε by theory.
         curves: Trade-off curves to draw with the attack's.
-        reach: As of :class:`~epsilometer.core.findings.EpsilonFinding`, where it is known.
+        reach: As in :class:`~epsilometer.core.findings.EpsilonFinding`, if known.
         power: Likewise.
-        counted: Whether ``prove`` takes scores that are counted at thresholds.
-        units: Units of work that were planned.
-        used: Units that gave the scores.
+        counted: Whether ``prove`` accepts scores that are counted at thresholds.
+        units: Planned units of work.
+        used: Units that produced the scores.
         failed: Units that failed.
     """
     bounds = [round_threshold(bound) for bound in bounds]

@@ -1,4 +1,4 @@
-"""Find roots in one place: callers take the end of the bracket that is safe for them."""
+"""Find roots; callers take the end of the bracket that is safe for them."""
 
 from collections.abc import Callable
 
@@ -19,12 +19,12 @@ def bisect(
 ) -> tuple[FloatArray, FloatArray]:
     """Narrow brackets of ``holds``, which is true below some point and false above it.
 
-    Each element of ``low`` and ``high`` is its own bracket: ``holds`` is taken to be true at
-    ``low`` and false at ``high`` and is never asked there. Halving goes on until neighbours meet,
-    or until ``high - low`` is at most ``relative`` of ``high``.
+    Each element of ``low`` and ``high`` is its own bracket: ``holds`` is assumed to be true at
+    ``low`` and false at ``high``, and is not called there. Halving stops when neighbours meet, or
+    when ``high - low`` is at most ``relative`` of ``high``.
 
     Returns:
-        ``(low, high)``: the largest points seen true, and the smallest seen false.
+        ``(low, high)``: the largest points found true, and the smallest found false.
     """
     low, high = np.asarray(low), np.asarray(high)
     for _ in range(_HALVINGS):
@@ -58,7 +58,7 @@ def root(
     False position by the Illinois rule; a handful of calls where the function is smooth.
 
     Returns:
-        ``(low, high)``: the largest point seen not above 0, and the smallest seen above.
+        ``(low, high)``: the largest point found not above 0, and the smallest found above.
     """
     f_low, f_high = excess(low), excess(high)
     side = 0
@@ -97,10 +97,10 @@ def largest_refuted(
 
     Args:
         refuted: See above.
-        size: How many looks there are.
+        size: Number of looks.
         limit: Merits are doubled up to it, once beyond it, and no further.
-        relative: How near the two sides of the answer come.
-        at_once: How many pairs make a call that costs little more than a call of one.
+        relative: Relative distance of the two sides of the answer.
+        at_once: Number of pairs for which a call costs little more than for one.
 
     Returns:
         ``(merit, look)``, the merit on the refuted side; ``(0, 0)`` where none refutes that.

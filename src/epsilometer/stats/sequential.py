@@ -1,6 +1,6 @@
 """Bound ε by a sequence that may be watched after every pair and stopped at any time.
 
-Whoever bets on what has mean at most 1 ever owns 1/α with probability at most α (Ville 1939).
+Bets with mean payoff at most 1 ever reach wealth 1/α with probability at most α (Ville 1939).
 Wealth is averaged over thresholds and bets (``bets``), which use both directions at once. A claim
 is refuted when wealth has reached 1/α against it and every smaller claim. Between two multiples of
 ``bets.WIDTH`` wealth falls as ε rises; from one to the next it is asked step by step.
@@ -95,17 +95,17 @@ def _find_top(epsilon: float) -> float:
 class ConfidenceSequence:
     """Pairs of runs, one with the record and one without, that arrive one by one.
 
-    Guarantee: with probability at least ``confidence``, *no* ``lower_bound()`` ever given exceeds
-        the true ε, however often it is asked for and whenever the audit stops.
-    Assumption: all runs are independent of each other, also the two of a pair, and given thresholds
-        were fixed before the first pair. Runs that share a seed, or the same pair given twice, are
+    Guarantee: with probability at least ``confidence``, *no* ``lower_bound()`` ever exceeds the
+        true ε, however often it is computed and whenever the audit stops.
+    Assumption: all runs are independent, including the two of a pair, and any given thresholds were
+        fixed before the first pair. Runs that share a seed, or the same pair given twice, are
         not independent. Runs may change from pair to pair while every pair satisfies the claim.
 
     Args:
-        thresholds: Where to bet. By default the sequence places thresholds by itself, after 8, 32,
-            128, … pairs, and bets there on later pairs only.
+        thresholds: Thresholds to bet at. By default they are placed automatically after 8, 32,
+            128, … pairs, and only used for later pairs.
         delta: δ of all bounds.
-        confidence: One-sided, of all looks together.
+        confidence: One-sided, for all looks together.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -202,9 +202,9 @@ class ConfidenceSequence:
         )
 
     def ceiling(self) -> float:
-        """Return what this attack can prove at most at these thresholds, with any number of pairs.
+        """Return the most this attack can prove at these thresholds, with any number of pairs.
 
-        Guarantee: with probability at least ``confidence``, no ``ceiling()`` ever given is below
+        Guarantee: with probability at least ``confidence``, no ``ceiling()`` is ever below
             the ε that the attack's true error rates imply at the best of the thresholds placed so
             far. It says nothing about the mechanism's own ε, which another attack may show to be
             larger.
@@ -252,7 +252,7 @@ class ConfidenceSequence:
         self._both = np.concatenate([self._both, np.zeros(size)])
 
     def _keep_basis(self) -> None:
-        """Keep the counts at the threshold where most was won, as they are now."""
+        """Store the current counts at the threshold with the largest gain."""
         if not self.thresholds.size:
             return
         at = int(np.argmax(self._log_wealth(self._best, self._best)))

@@ -1,4 +1,4 @@
-"""Keep a seed that everyone shares from being lucky for everyone.
+"""Prevent a seed that everyone shares from being lucky for everyone.
 
 Most users keep the default seed. Scores in a special order bring chance to what a seed
 chooses. Of scores that come sorted it chooses the same ranks in every audit, and a lucky seed errs

@@ -1,4 +1,4 @@
-"""Bound ε by cosines of random directions: their exact law, and what canaries prove."""
+"""Bound ε by cosines of canaries, with the exact distribution for random directions."""
 
 import math
 from typing import Any, Literal, NamedTuple
@@ -56,8 +56,8 @@ def cosine_logsf(x: ArrayLike, dimension: int) -> FloatArray:
 def cosine_quantile(q: ArrayLike, dimension: int) -> FloatArray:
     """Return the cosine below which a random direction falls with probability ``q``.
 
-    For the upper tail ask for ``-cosine_quantile(1 - q)`` with ``1 - q`` written out: the law is
-    symmetric, and 1 − 1e-20 is 1 in floating point.
+    For the upper tail ask for ``-cosine_quantile(1 - q)`` with ``1 - q`` written out: the
+    distribution is symmetric, and 1 − 1e-20 is 1 in floating point.
 
     Example:
         >>> cosine_quantile([0.05, 0.5], dimension=3).round(6)
@@ -146,22 +146,22 @@ def cosine_bound(
 
     The chance that a canary which took no part reaches a threshold is known exactly, so only one
     rate has to be limited. That is done by Clopper–Pearson, with 1 − confidence shared among
-    thresholds and
-    both directions.
+    thresholds and both directions.
 
     - ``"ranks"``: thresholds are the 1st, 4th, 16th, … highest and lowest cosine. The share of
-      canaries above the j-th highest of k is Beta(j, k−j+1) distributed whatever their law, so that
-      the limit holds though the cosines themselves place the threshold.
+      canaries above the j-th highest of k is Beta(j, k−j+1) distributed whatever their
+      distribution, so that the limit holds though the cosines themselves place the threshold.
     - ``"quantiles"``: thresholds every half standard deviation of the null, the i-th at a share
       of 1/((i+1)(i+2)). Proves less, since none of them is where the cosines happen to be.
 
-    With ``rounds`` each cosine is the largest of this many vectors, the round in which the canary
-    took part being unknown. A canary that took no part reaches a threshold in some round with
-    ``rounds`` times the chance of one at most, however much the rounds resemble each other.
+    With ``rounds`` each cosine is the largest of this many vectors, as the round in which a canary
+    took part is unknown. A canary that took no part reaches a threshold in some round with at most
+    ``rounds`` times the chance for one round, however similar the rounds are.
 
-    Guarantee: exceeds the true ε with probability at most ``1 - confidence``, whatever the law of
-        the cosines, given independent canaries. Canaries need not take part equally often: their
-        mean rate is bounded, and unequal rates make counts only less variable (Hoeffding 1956).
+    Guarantee: exceeds the true ε with probability at most ``1 - confidence``, whatever the
+        distribution of the cosines, given independent canaries. Canaries need not take part equally
+        often: their mean rate is bounded, and unequal rates only make counts less variable
+        (Hoeffding 1956).
     Assumption: cosines are independent of each other. That is nearly so where canaries are far
         fewer than dimensions, directions could not be foreseen, and nothing that matters is drawn
         once for all canaries of a run. A noise level drawn per run is: the bound then errs with
@@ -209,13 +209,13 @@ def tied_bound(
 
     Let s be the length of the sum of k canaries, and q a quantile of the null. k·c̄/s is the cosine
     with that sum. With Gaussian noise its tangent times √(d−1) is a noncentral t of d − 1 degrees
-    of freedom, shifted by s/σ. This law is exact. The chance that the bound is too large is 1 −
-    confidence without leakage, and less with it, since canaries lengthen the sum. If canaries
-    took part in different vectors, k·c̄ is a sum of such cosines, whose law lies between that of one
-    and the normal one: q is the larger of both quantiles.
+    of freedom, shifted by s/σ. This distribution is exact. The chance that the bound is too large
+    is 1 − confidence without leakage, and less with it, since canaries lengthen the sum. If
+    canaries took part in different vectors, k·c̄ is a sum of such cosines, whose distribution lies
+    between that of one and the normal one: q is the larger of both quantiles.
 
-    Of orthonormal canaries s is √k. Those drawn on the sphere have a longer sum now and then. S is
-    then an upper limit, which a twentieth of the error pays for (``limit_sum``).
+    For orthonormal canaries s is √k. Canaries drawn on the sphere sometimes have a longer sum. Then
+    s is an upper limit, which takes a twentieth of the error (``limit_sum``).
 
     Guarantee: exceeds the true ε with probability at most ``1 - confidence`` for canaries that
         take part equally often in sums with Gaussian noise.
@@ -268,13 +268,13 @@ def tied_bound(
 
 
 def _find_error(alpha: float, dimension: int) -> float:
-    """Return the larger quantile of one cosine and of the normal law, from above."""
+    """Return the larger quantile of one cosine and of the normal distribution, from above."""
     exact, normal = -cosine_quantile(alpha, dimension), -special.ndtri(alpha)
     return max(float(exact), float(normal) / math.sqrt(dimension))
 
 
 def limit_sum(count: int, dimension: int, *, alpha: float) -> float:
-    """Return what the sum of random directions is longer than with chance ``alpha`` at most.
+    """Return the length that a sum of random directions exceeds with chance at most ``alpha``.
 
     A direction is the mean of the normal vectors along it, over their mean length m. So by Jensen
     e^(λ·length²) of a sum of directions is on average at most that of normal vectors over m, whose

@@ -1,7 +1,7 @@
-"""Estimate ε from cosines of canaries: between normal laws, as in the one-shot papers.
+"""Estimate ε from cosines of canaries: between normal distributions, as in the one-shot papers.
 
-One run shows one cosine for each of k canaries that took part; for one that did not, the law of
-its cosine is known. An estimate is not a bound; ``stats.sphere`` has those.
+One run shows one cosine for each of k canaries that took part; for one that did not, the
+distribution of its cosine is known. An estimate is not a bound; ``stats.sphere`` has those.
 """
 
 import math
@@ -27,7 +27,7 @@ from epsilometer.stats.sphere import check_cosines
 from epsilometer.types import FloatArray
 
 Spread: TypeAlias = Literal["fitted", "tied"]
-FEW = 300  # cosines below which a fitted normal law is a guess
+FEW = 300  # cosines below which a fitted normal distribution is a guess
 _FEWEST_TO_TEST = 8  # below it Stephens gives no limit
 _RESAMPLES = 400
 _NEAR = 1e-4  # relative: far below what resampling scatters
@@ -36,7 +36,7 @@ _GRID = 801  # shifts that are tried
 _FARTHEST_THRESHOLD = 40.0  # standard deviations: beyond it normal numbers have no chance
 _FARTHEST = 10.0  # standard deviations beyond the highest cosine: no shift is larger
 _MOST = 1e9  # rounds, for each canary: nobody trains for longer
-_STRAY = 1.63  # √k times Kolmogorov's distance, which 1 of 100 samples of the law exceeds
+_STRAY = 1.63  # √k times Kolmogorov's distance, which 1 of 100 samples of the distribution exceeds
 _CAVEATS: dict[Spread, str] = {
     "fitted": "Errs upwards where ε is small: a spread that is wider than the null's by chance "
     "counts as leakage.",
@@ -45,20 +45,20 @@ _CAVEATS: dict[Spread, str] = {
 
 
 class Fit(NamedTuple):
-    """A normal law of cosines."""
+    """A normal distribution of cosines."""
 
     mean: float
     std: float
 
 
 def fit_cosines(cosines: ArrayLike, *, dimension: int, spread: Spread = "fitted") -> Fit:
-    """Fit the normal law of the cosines of canaries that took part.
+    """Fit the normal distribution of the cosines of canaries that took part.
 
     Args:
         cosines: One for each canary, shape ``(k,)``; two or more.
         dimension: Dimension of the space.
         spread: ``"fitted"`` has divisor k, as the papers have it; ``"tied"`` takes the 1/√d of the
-            null, which is right where every canary takes part equally often.
+            null, which is correct if every canary takes part equally often.
     """
     if spread not in _CAVEATS:
         raise InvalidArgument(f"Expected spread to be 'fitted' or 'tied', got {spread!r}.")
@@ -74,7 +74,7 @@ def cosine_epsilon(
     spread: Spread = "fitted",
     rule: Rule = "exact",
 ) -> float:
-    """Return ε between the fitted law of the cosines and their null law, N(0, 1/d).
+    """Return ε between the fitted distribution of the cosines and the null, N(0, 1/d).
 
     A mean of 0 or below shows no leakage and gives 0, whatever its spread.
 
@@ -82,9 +82,9 @@ def cosine_epsilon(
         cosines: One for each canary that took part.
         dimension: Dimension of the space.
         delta: δ.
-        spread: See ``fit_cosines``. The fitted one is biased upwards: it takes a spread that is
-            by chance wider than the null's for leakage.
-        rule: ``"exact"`` as version 2 of the paper has it, ``"threshold"`` as version 1.
+        spread: See ``fit_cosines``. The fitted one is biased upwards: a spread that happens to be
+            wider than the null's counts as leakage.
+        rule: ``"exact"`` as in version 2 of the paper, ``"threshold"`` as in version 1.
 
     Example:
         >>> even = special.ndtri((np.arange(1000) + 0.5) / 1000)
@@ -146,10 +146,10 @@ def two_sample_estimate(
     rng: np.random.Generator,
     subject: str = "largest cosines of canaries",
 ) -> EpsilonEstimate:
-    """Return ε between normal laws of canaries that took part and of those that did not.
+    """Return ε between normal distributions of canaries that took part and of those that did not.
 
-    For statistics whose null law is not known exactly. The one-shot papers take it for the largest
-    cosine of all rounds, which is not normal; ``largest_estimate`` has its law.
+    For statistics whose null distribution is not known exactly. The one-shot papers take it for the
+    largest cosine of all rounds, which is not normal; ``largest_estimate`` has its distribution.
 
     Guarantee: none; see ``cosine_estimate``. Where the spreads differ much the estimate may lie
         far above the true ε, and ``caveats`` says so.
@@ -184,7 +184,7 @@ def two_sample_estimate(
 def _make_estimate(
     present: Fit, absent: Fit, limits: FloatArray, *, rule: Rule, delta: float, **fields: Any
 ) -> EpsilonEstimate:
-    """Return the ε between two normal laws, with its direction and what it rests on."""
+    """Return the ε between two normal distributions, with its direction and what it rests on."""
     gap = present.mean - absent.mean
     epsilon = float(_compute_epsilon(gap, absent.std, present.std, delta, rule))
     # Compared roughly: rounding must not choose between directions of nearly the same ε.
@@ -213,7 +213,7 @@ def _list_ends(confidence: float) -> list[float]:
 
 
 def anderson_darling(sample: ArrayLike) -> float:
-    """Return the Anderson–Darling statistic against a normal law of unknown mean and spread.
+    """Return the Anderson–Darling statistic for normality with unknown mean and spread.
 
     Example:
         >>> even = special.ndtri((np.arange(1000) + 0.5) / 1000)
@@ -246,7 +246,7 @@ def _compute_epsilon(
     rule: Rule,
     relative: float = 0.0,
 ) -> FloatArray:
-    """Return ε between normal laws, one per pair: nan for resamples that have no spread."""
+    """Return ε between pairs of normal distributions: nan for resamples without spread."""
     gap, absent, present = np.broadcast_arrays(gap, std_absent, std_present)
     epsilon = np.where(np.minimum(absent, present) > 0, 0.0, np.nan)
     # Where the mean fell no leakage was seen; the symmetry of an exact rule would make some of it.
@@ -259,14 +259,14 @@ def _compute_epsilon(
 def _fit_normal(sample: FloatArray, ddof: int = 0) -> Fit:
     if sample.size < 2:
         raise InvalidArgument(
-            "Expected two values or more to fit a law to, got 1. One shows no spread; plant some "
-            "hundred canaries, they cost little."
+            "Expected two values or more to fit a distribution to, got 1. One shows no spread; "
+            "plant some hundred canaries, they cost little."
         )
     fit = Fit(float(sample.mean()), float(sample.std(ddof=ddof)))
     if not fit.std > np.finfo(np.float32).eps * abs(fit.mean):
         raise InvalidArgument(
             f"Expected values that differ, got {sample.size} times {fit.mean:.6g}. Without noise, "
-            "or with the same canary planted again and again, no law can be fitted."
+            "or with the same canary planted repeatedly, no distribution can be fitted."
         )
     return fit
 
@@ -279,7 +279,7 @@ def _resample(values: FloatArray, rng: np.random.Generator) -> FloatArray:
 
 
 def _warn_of_sample(values: FloatArray) -> list[str]:
-    """Say where a sample is too small for a normal law, or has another."""
+    """Say where a sample is too small for a normal distribution, or has another."""
     caveats = []
     if values.size < FEW:
         caveats.append(f"{values.size} canaries are few: below {FEW} the estimate scatters widely.")
@@ -298,7 +298,7 @@ def rounds_epsilon(mu: float, rounds: float, delta: float) -> float:
     r"""Return ε between the largest of ``rounds`` normal numbers and one of them shifted by ``mu``.
 
     In units of 1/√d, the cosine of a canary with the update of a round is N(0, 1) where it took no
-    part, and N(μ, 1) where it did. The largest of n rounds then has the law
+    part, and N(μ, 1) where it did. The largest of n rounds then has the distribution
 
     - :math:`F_0(x) = \Phi(x)^n` of a canary that took part in none,
     - :math:`F_1(x) = \Phi(x - \mu)\,\Phi(x)^{n-1}` of one that took part once.
@@ -306,7 +306,7 @@ def rounds_epsilon(mu: float, rounds: float, delta: float) -> float:
     The ratio of their densities, :math:`(e^{\mu x - \mu^2/2} + (n-1)\Phi(x-\mu)/\Phi(x))/n`, rises
     with x, so that thresholds are the best attacks. A maximum is computed from what all rounds
     show, so this ε is never above that of the Gaussian mechanism with σ = 1/μ. Two fitted normal
-    laws of unequal spread can be any distance apart.
+    distributions of unequal spread can be any distance apart.
 
     Guarantee: at most ``gdp_epsilon(mu, delta)``, which it is for one round; falls with rounds.
 
@@ -355,7 +355,7 @@ def largest_estimate(
     rng: np.random.Generator,
     subject: str = "largest cosines of canaries",
 ) -> EpsilonEstimate:
-    """Estimate ε from the largest cosines over rounds, by the law of a maximum.
+    """Estimate ε from the largest cosines over rounds, by the distribution of a maximum.
 
     The number of rounds is fitted to canaries that took no part (rounds that resemble each other
     count for fewer), the shift to those that did, both by their likelihood. The interval is that
@@ -364,7 +364,7 @@ def largest_estimate(
     Guarantee: none; an estimate is not a bound, and never refutes. It is at most the ε of the
         Gaussian mechanism with the fitted shift.
     Assumption: every canary took part in one round, and none moves the update of another. Taking
-        part more often looks like a larger shift. ``caveats`` says where the law does not fit.
+        part more often looks like a larger shift. ``caveats`` says where the model does not fit.
     """
     ends = _list_ends(confidence)
     _validate.open_unit(delta=delta)
@@ -437,7 +437,7 @@ def _find_peak(at: FloatArray, heights: FloatArray) -> FloatArray:
 def _warn_of_misfit(
     inside: FloatArray, outside: FloatArray, mu: float, rounds: float
 ) -> tuple[str, ...]:
-    """Say which of the samples the law does not fit."""
+    """Say which of the samples the distribution does not fit."""
     caveats = []
     for sample, shift, who in (
         (inside, mu, "that took part"),
@@ -448,8 +448,8 @@ def _warn_of_misfit(
         apart = float(np.maximum(steps[1:] - ranked, ranked - steps[:-1]).max())
         if math.sqrt(k) * apart > _STRAY:
             caveats.append(
-                f"The largest cosines of canaries {who} do not have the law of a maximum of "
-                f"independent rounds (Kolmogorov's distance {apart:.2g}): the estimate rests on "
-                "that they have, the bound does not."
+                f"The largest cosines of canaries {who} are not distributed like a maximum of "
+                f"independent rounds (Kolmogorov's distance {apart:.2g}): the estimate assumes "
+                "that they are, the bound does not."
             )
     return tuple(caveats)

@@ -1,7 +1,7 @@
-"""How thresholds are chosen, and what choosing costs.
+"""Define how thresholds are chosen, and what the choice costs.
 
 A rule turns scores into *looks*: thresholds, the counts an estimator may use there, and the error
-each limit may spend. Whoever looks at the data to choose a threshold pays for it here.
+each limit may spend. Choosing a threshold by the data is paid for here.
 """
 
 import math
@@ -21,7 +21,7 @@ from epsilometer.types import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class Fixed:
-    """Chosen before looking: costs nothing. Valid.
+    """A threshold chosen before seeing the data: costs nothing. Valid.
 
     Example:
         >>> import epsilometer as em
@@ -38,7 +38,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Chosen on a random ``fraction`` of the scores, which the bound then never sees. Valid.
+    """A threshold chosen on a random ``fraction`` of the scores, which the bound ignores. Valid.
 
     Example:
         >>> import epsilometer as em
@@ -69,12 +69,12 @@ class Bonferroni:
 class RankGrid:
     """Thresholds at the 1st, 4th, 16th, 64th … highest outside (and lowest inside) score. Valid.
 
-    With "in iff score > k-th highest outside score" the FPR is Beta(k, n−k+1) distributed whatever
-    the law of continuous scores, and smaller where scores are tied (Wilks 1941). The data place
-    the threshold, yet its FPR is as if drawn before. Only the number of ranks is paid for.
+    With "in iff score > k-th highest outside score" the FPR is Beta(k, n−k+1) distributed for any
+    distribution of continuous scores, and smaller where scores are tied (Wilks 1941). The data
+    place the threshold, yet the distribution of its FPR is known. Only the number of ranks costs.
 
     Where a rank falls among equal scores, both ends of the group are checked too, for an eighth
-    of the error. Rank k of all n gets its share 1/k, so that no rank need be named beforehand.
+    of the error. Rank k of all n gets a share 1/k, so that no rank need be chosen beforehand.
 
     Example:
         >>> import epsilometer as em
@@ -91,11 +91,11 @@ class RankGrid:
 
 @dataclass(frozen=True)
 class AllRanks:
-    """Ranks 1, 2, 3, 4, 6, 9, … of both sides, all in one test of one exact price. Valid.
+    """Ranks 1, 2, 3, 4, 6, 9, … of both sides, all in one exact test. Valid.
 
-    Ties are broken at random by the seed. Under the worst mechanism that a claim allows, the law
-    of ranks is then known whatever the law of the scores, so nothing is shared out among looks.
-    Of canaries of one run: finer ranks of all scores, from the top, the bottom and both.
+    Ties are broken at random by the seed. Under the worst mechanism that a claim allows, ranks then
+    have a known distribution, so the error need not be split among looks. For canaries of one run:
+    finer ranks of all scores, from the top, the bottom and both.
 
     Example:
         >>> import epsilometer as em
@@ -107,7 +107,7 @@ class AllRanks:
 
 @dataclass(frozen=True)
 class RankSum:
-    """Every inside score against every outside score: no threshold, so none is paid for. Valid.
+    """Every inside score against every outside score, without any threshold to pay for. Valid.
 
     For methods that know the mechanism's trade-off curve. Ties are broken at random by the seed.
 
@@ -124,7 +124,7 @@ class RankSum:
 class Best:
     """The most favourable threshold at no cost. **Not valid**: for comparison.
 
-    Every threshold is tested in both directions, each with the whole error, so that no rule that
+    Every threshold is tested in both directions, each with the whole error, so no other rule that
     chooses one threshold can prove more on the same scores. On data with ε = 0 the result exceeds
     0 far more often than it says (docs/calibration.md).
 
@@ -139,7 +139,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Published:
-    """The best threshold as papers print it, to reproduce them. **Not valid**.
+    """The best threshold as reported in papers, to reproduce them. **Not valid**.
 
     Limits on both rates at every threshold, each with the whole error instead of half of it, and
     nothing is paid for the choice (Annamalai et al. 2025).
@@ -188,7 +188,7 @@ class Looks:
 
 
 def fixed(observed: Observed, threshold: float, *, alpha: float) -> Looks:
-    """Return one look, at a threshold that did not see these scores."""
+    """Return one look at a threshold chosen independently of these scores."""
     positives, negatives = observed.errors_at(threshold)
     return Looks(
         thresholds=np.array([threshold]),
@@ -255,8 +255,8 @@ def cuts(observed: Observed, *, alpha_each: float, corrected: bool = False) -> L
 
     Each limit may fail with ``alpha_each``, ``corrected`` for the number of all thresholds or not:
     for n scores the limits of n counts cover every threshold there is. With j false positives the
-    true FPR is at most that of the (j+1)-th highest score, whose law is the one the limit of the
-    count j is the quantile of.
+    true FPR is at most that of the (j+1)-th highest score, whose distribution is the one the limit
+    of the count j is the quantile of.
     """
     looks_out, looks_in = (observed.n_out, observed.n_in) if corrected else (1, 1)
     if isinstance(observed, ScoreCounts):
@@ -352,7 +352,7 @@ def just_above(values: FloatArray) -> FloatArray:
 
 
 def _part(n: int, fraction: float) -> int:
-    """So many of n, but never none or all where that can be helped."""
+    """Return this share of n, but neither none nor all if possible."""
     return min(max(round(n * fraction), 1), max(n - 1, 1))
 
 

@@ -27,7 +27,7 @@ _LOOKED_AT = 1 << 15  # scores of a side
 
 
 def count_orders(observed: Observed) -> int:
-    """Return in how many orders equal scores are to be put, of which some are on both sides.
+    """Return the number of random orders to draw for scores with ties across both sides.
 
     Of runs that are not counted, an order must depend on places in the arrays.
     """
@@ -51,20 +51,20 @@ def count_orders(observed: Observed) -> int:
 def choose_order(
     first: Counted, draw: Callable[[], Counted], value: Callable[[Counted], float], orders: int
 ) -> Counted:
-    """Return what was counted in the first order, or in the middle one where it shows less.
+    """Return the counts of the first order, or of the median order if it proves less.
 
     Args:
-        first: What was counted in the first order.
-        draw: Counts in another order.
-        value: How much it shows.
-        orders: How many, the first among them.
+        first: Counts in the first order.
+        draw: Function that counts in another order.
+        value: Function that measures how much counts prove.
+        orders: Number of orders, including the first.
     """
     every = sorted([first, *(draw() for _ in range(1, orders))], key=value)
     return min(first, every[(orders - 1) // 2], key=value)
 
 
 def count_orders_of_pairs(differences: FloatArray) -> int:
-    """Return in how many orders pairs of equal scores are to be put."""
+    """Return the number of random orders to draw for pairs of equal scores."""
     some = differences[:_LOOKED_AT]
     sizes = np.array([(some == 0).sum(), (some > 0).sum(), (some < 0).sum()])
     ways = measure_chance(sizes, some.size, places=not is_sorted(some))

@@ -1,4 +1,4 @@
-"""Trade-off between the two errors of an attack, and what a privacy guarantee allows of it."""
+"""Compute trade-offs between the errors of an attack, and what privacy guarantees allow."""
 
 from dataclasses import dataclass
 
@@ -132,7 +132,7 @@ class TradeoffCurve:
         """Return limits on the true rates that hold at all thresholds together.
 
         Each of the n possible counts of a sample is given α/4n per side. So the limits hold for
-        every threshold at once, whatever the law of the scores.
+        every threshold at once and any distribution of the scores.
 
         Returns:
             FPR low, FPR high, FNR low, FNR high, each of the shape of ``thresholds``.

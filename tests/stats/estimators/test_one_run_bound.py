@@ -287,7 +287,7 @@ def test_other_rules_are_for_fair_coins(rule: Any, rng: np.random.Generator) -> 
         play_pairs(gaussian(1.0), 100, rng, "paired"),
         play_pairs(gaussian(1.0), 100, rng, "fixed"),
     ):
-        with pytest.raises(InvalidArgument, match=r"fair coins.*AllRanks\(\)"):
+        with pytest.raises(InvalidArgument, match=r"fair coin tosses.*AllRanks\(\)"):
             em.epsilon_lower_bound(scores, delta=1e-5, rule=rule)
 
 

@@ -1,4 +1,4 @@
-"""Methods that turn observations into a lower bound on ε: one file per method, one row each."""
+"""Register methods that turn observations into a lower bound on ε, one file per method."""
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def choose_rule(
     design: Design = "runs",
     observed: Observed | None = None,
 ) -> tuple[str, ThresholdRule]:
-    """Return a method and a rule that go together where one of them, or none, was named."""
+    """Return a compatible method and rule; fill in those that were not named."""
     if method is None and design in CANARIES:
         method = "one_run"
     if method is None:
@@ -79,13 +79,13 @@ def epsilon_lower_bound(
     """Bound ε from below, from the scores of an attack.
 
     Guarantee: with the default method and rule, the bound exceeds the true ε in at most ``1 -
-        confidence`` of audits. The attack and the law of the scores do not matter. Each method and
-        rule says what it guarantees; ``valid`` is false if that is nothing.
+        confidence`` of audits. The attack and the distribution of the scores do not matter. Each
+        method and rule says what it guarantees; ``valid`` is false if nothing is guaranteed.
     Assumption: the scores were drawn as their design says. Those of runs are independent of each
         other, and those without the record are identically distributed.
 
     Args:
-        scores: ``Scores``, or ``ScoreCounts`` where there are too many to keep.
+        scores: ``Scores``, or ``ScoreCounts`` if there are too many to keep.
         delta: δ at which ε is bounded.
         confidence: One-sided.
         method: A key of ``REGISTRY``; by default ``calibrated`` for runs, or ``clopper_pearson``
@@ -96,8 +96,8 @@ def epsilon_lower_bound(
             counted, otherwise ``RankGrid()``.
         seed: Seed for ties, which are broken at random, and rules that split at random. Same seed,
             same bound.
-        adjacency: The neighbouring relation the scores were made under; carried along.
-        adversary: Whose view the scores are computed from, in words; carried along.
+        adjacency: The neighbouring relation of the scores; copied to the bound.
+        adversary: Whose view the scores are computed from, in words; copied to the bound.
 
     Example:
         >>> from epsilometer import Scores

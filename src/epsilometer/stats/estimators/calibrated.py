@@ -2,10 +2,11 @@
 
 Break ties at random, and let G(a) = min(e^ε·a + δ, 1 − e^(−ε)·(1 − δ − a), 1). An outside score has
 an FPR value (the chance that another outside score is above it) that is uniform. An inside score
-has one whose law is at most G, by both directions of (ε, δ)-DP. A statistic that only grows when
-inside scores move up is therefore at its largest under the pair with exactly that law, which is
-itself (ε, δ)-DP: its chance there is the p-value of ε, and no smaller one is valid. The statistic
-here does not depend on ε, and chances only grow with ε, so the bound is where the chance is α.
+has one whose distribution is at most G, by both directions of (ε, δ)-DP. A statistic that only
+grows when inside scores move up is therefore at its largest under the pair with exactly that
+distribution, which is itself (ε, δ)-DP: its chance there is the p-value of ε, and no smaller one is
+valid. The statistic here does not depend on ε, and chances only grow with ε, so the bound is where
+the chance is α.
 """
 
 import functools
@@ -23,7 +24,7 @@ from epsilometer.stats.rank_looks import LookFamily, get_family
 from epsilometer.stats.rank_walk import Looks
 from epsilometer.stats.thresholds import AllRanks, Observed, RankGrid, ThresholdRule
 
-_LEAST_ALPHA = 1e-9  # below it neither law has digits or draws enough
+_LEAST_ALPHA = 1e-9  # below it neither distribution has digits or draws enough
 _LEAST_SIMULATED = 1e-4
 
 
@@ -70,7 +71,7 @@ def count_beyond(
 
 @functools.lru_cache(maxsize=4096)
 def find_epsilon(n_in: int, n_out: int, delta: float, alpha: float, mark: int) -> float:
-    """Return the ε that whoever reaches a mark refutes; it depends on no score, and is kept."""
+    """Return the ε that reaching a mark refutes; cached, since it depends on no score."""
     family = get_family(n_in, n_out, delta, alpha)
     looks = family.looks(mark)
     if looks.k.size == 0:  # no scores of this number can reach it

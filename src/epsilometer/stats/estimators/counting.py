@@ -1,4 +1,4 @@
-"""What all methods share that judge a threshold by its error counts: trying the thresholds."""
+"""Try thresholds, for all methods that judge them by error counts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

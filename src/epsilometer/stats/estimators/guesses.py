@@ -1,4 +1,4 @@
-"""Parts of both one-run methods: guess some canaries in, some out, and abstain on others.
+"""Guess some canaries in, some out, and abstain on others, for both one-run methods.
 
 In one run every canary is in or out by a fair coin. The guesser sees the scores but not the coins,
 so it may place its thresholds on the pooled scores at no cost. Only the ways it tries are paid for.
@@ -41,7 +41,7 @@ class Guesses:
     """Ways of guessing: "in iff score ≥ high, out iff score < low", and their results.
 
     Attributes:
-        canaries: How many there are.
+        canaries: Number of canaries.
         low: Shape ``(l,)``; nan where nothing is guessed out.
         high: Shape ``(l,)``; nan where nothing is guessed in.
         made: Guesses made.
@@ -127,7 +127,7 @@ def best_guess(
         rng: For ``HoldOut``.
         many: Whether few guesses refute nothing. Then ``RankGrid`` guesses two thirds, too, and
             shares the error by the root of the number of guesses; ``HoldOut`` chooses among more
-            ways, by what each promises for the number of canaries that are left.
+            ways, by their prediction for the remaining number of canaries.
     """
     if observed.design != "coins" or observed.inclusion != 0.5:
         raise InvalidArgument(
@@ -300,9 +300,9 @@ def _spread(canaries: int) -> IntArray:
 
 
 def _foresee(ways: Guesses, canaries: int) -> Guesses:
-    """What ways promise for that many other canaries, by Laplace's rule of succession.
+    """Predict results of ways for that many other canaries, by Laplace's rule of succession.
 
-    It leans to one half, so that few guesses which happened to be right promise little.
+    It shrinks towards one half, so that few guesses which happened to be right count little.
     """
     made = np.rint(ways.made * canaries / ways.canaries).astype(np.int64)
     right = np.floor(made * (ways.correct + 1) / (ways.made + 2)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What a method of the registry is, and what it finds."""
+"""Define methods of the registry and their results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

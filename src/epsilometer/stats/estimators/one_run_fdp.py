@@ -87,7 +87,7 @@ def bound_in_family(
     Guarantee: refutes the mechanism that is claimed in at most ``1 - confidence`` of runs that
         have it, whatever the attack. The bound exceeds the true ε as seldom if the mechanism is
         one of the family.
-    Assumption: one run; every canary was put in or left out by its own fair coin.
+    Assumption: one run; every canary was included by its own fair coin toss.
 
     The way of guessing is chosen on three tenths of the canaries, by Gaussian curves.
     """

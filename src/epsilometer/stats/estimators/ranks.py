@@ -1,4 +1,4 @@
-"""The exact test at a rank: the law of one error rate is known, and is integrated out.
+"""The exact test at a rank: the distribution of one error rate is known, and is integrated out.
 
 At the k-th highest outside score the FPR F is Beta(k, n−k+1), and the inside scores beyond it are
 binomial with the TPR. A claim allows a TPR of at most g(F), so the chance of x or more of them is

@@ -37,7 +37,8 @@ TIGHT = """
 δ: the share of {audits:,} audits in each cell whose bound exceeds the truth. The standard error is
 0.15 %; **bold** would be more than 5.75 %. Where few scores are drawn, shares are lower because no
 outcome at all refutes the truth, or the next one would in too many audits. Up to 6,000 scores are
-drawn one by one and ties broken with everybody's seed; beyond, ranks are drawn from their distribution.
+drawn one by one and ties broken with everybody's seed; beyond, ranks are
+drawn from their distribution.
 """
 POWER = """
 ## How far below the truth?

@@ -37,7 +37,8 @@ TIGHT = """
 δ: the share of {audits:,} audits in each cell whose bound exceeds the truth. The standard error is
 0.15 %; **bold** would be more than 5.75 %. Where few scores are drawn, shares are lower because no
 outcome at all refutes the truth, or the next one would in too many audits. Up to 6,000 scores are
-drawn one by one and ties broken with everybody's seed; beyond, ranks are drawn by their law.
+drawn one by one and ties broken with everybody's seed; beyond, ranks are
+drawn from their distribution.
 """
 POWER = """
 ## How far below the truth?
@@ -49,7 +50,7 @@ NOTES = """
 
 - Rows of one-run methods whose samples would take too long are {shrink} times smaller (at least
   25 per side): `one_run` Bonferroni, and all of `one_run_fdp`.
-- `anytime` pays for being looked at after every pair; here it is looked at once.
+- `anytime` pays for a look after every pair; here there is one look.
 - Published() is what papers report: the most favourable threshold at no cost, with all of the error
   for each rate.
 - *jax-privacy 2.0: hull* is the rule of its `Bonferroni()` default, written from its definition
@@ -57,7 +58,7 @@ NOTES = """
   choose the vertices, so no theorem covers it; it is counted here because it errs rarely all the
   same. It proves more than RankGrid where few vertices are paid for: of randomised response and
   other discrete scores, perfect separation, unbalanced samples, large samples of Laplace scores.
-  Beside `calibrated`, which proves as much to within 0.4 % at least:
+  Compared with `calibrated`, which proves at least as much to within 0.4 %:
   [power](../benchmarks/power.md).
 - `joint_beta` gives credible limits, not bounds: on ε = 0 it is above 0 always, by its prior.
 """

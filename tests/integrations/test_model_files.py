@@ -183,7 +183,7 @@ def test_types_that_skops_does_not_know_need_trust(folder: Path) -> None:
     from sklearn.tree import DecisionTreeClassifier
 
     skops.dump(fit_model(draw_people(), DecisionTreeClassifier()), folder / "tree.skops")
-    with pytest.raises(InvalidArgument, match=r"Tree\. Say --trust"):
+    with pytest.raises(InvalidArgument, match=r"Tree\. Pass --trust"):
         load_safely(folder / "tree.skops")
     assert hasattr(load_trusted(folder / "tree.skops"), "predict_proba")
 

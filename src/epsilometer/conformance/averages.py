@@ -1,4 +1,4 @@
-"""Check a server's average by how far its residuals lean towards other means."""
+"""Check what a server averages by how far its residuals lean towards other means."""
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
@@ -22,12 +22,12 @@ _TIMES = np.array([0.5, 1.0, 2.0, 4.0, 8.0, 32.0])  # by which a client's update
 
 
 class LeanCheck(EvidenceCheck):
-    """Whether residuals lean towards another mean than the accounted one.
+    """Test whether residuals lean towards a mean other than the accounted one.
 
-    A bet on a shift a of Gaussian noise of unknown scale uses the cosine of a and the residual,
-    array by array: E exp(λ√d cos) ≤ exp(λ²/2) for random directions. Shifts are sums of updates
-    with positive weights: a server that takes less of an update leans away from them, unless
-    updates of clients oppose each other.
+    A bet on a shift a of Gaussian noise of unknown scale uses the cosine of a and the residual, for
+    each array: E exp(λ√d cos) ≤ exp(λ²/2) for random directions. Shifts are sums of updates with
+    positive weights: a server that takes less of an update leans away from them, unless updates of
+    clients oppose each other.
     """
 
     def begin(self) -> None:
@@ -38,13 +38,13 @@ class LeanCheck(EvidenceCheck):
     def lean(
         self, ended: RoundSums, shifts: Iterable[FloatArray], number: int, *more: Lean
     ) -> None:
-        """Take the shifts of a round that are bet on; none where they do not apply.
+        """Bet on the shifts of a round; pass none if they do not apply.
 
         Args:
             ended: The round.
             shifts: In units of noise.
             number: Number of the round.
-            more: Leans that are known already.
+            more: Leans that were computed elsewhere.
         """
         residual = ended.split(ended.residual)
         leans, every = [], list(shifts)
@@ -63,7 +63,7 @@ class LeanCheck(EvidenceCheck):
         self.bet([*leans, *more], number)
 
     def bet(self, leans: Sequence[Lean], number: int) -> None:
-        """Bet on shifts, of which it is known how far the residual of a round leans along them."""
+        """Bet on shifts, given how far the residual of a round leans along each."""
         ratios = []
         for lean in leans:
             norm = math.sqrt(lean.square)
@@ -97,43 +97,43 @@ class LeanCheck(EvidenceCheck):
 
 
 class Clipping(LeanCheck):
-    """Updates were not clipped, or every array by itself."""
+    """Detect updates that were not clipped, or whose arrays were clipped separately."""
 
     name = "clipping"
     expected = "every update is clipped to the accounted norm, over all arrays together"
     missing = "the server does not clip, or too few updates were longer than the clipping norm"
 
     def describe(self) -> str:
-        """Say what was seen, in a few words."""
+        """Summarise the evidence in a few words."""
         share = self.estimate_share()
         return f"{share:.2f} of what clipping should have taken off was released"
 
 
 class EqualWeights(LeanCheck):
-    """Clients with more examples than usual weigh more."""
+    """Detect larger weights for clients with more examples than usual."""
 
     name = "equal weights"
     expected = "every client has the same weight"
     missing = "numbers of examples are equal, nearly so, or not said"
 
     def describe(self) -> str:
-        """Say what was seen, in a few words."""
+        """Summarise the evidence in a few words."""
         return f"{self.estimate_share():.2f} of what weights by examples would add was released"
 
 
 class Multiple(LeanCheck):
-    """More than the mean was released; less of it is a remark."""
+    """Detect the release of more than the mean; less than the mean is a remark."""
 
     name = "multiple of the mean"
     expected = "noise is added to the mean itself, no multiple of it"
-    missing = "the mean of updates is too short beside the noise"
+    missing = "the mean of updates is too short compared with the noise"
 
     def __init__(self, less: "Fraction", *, level: float) -> None:
         super().__init__(level=level)
         self._less = less
 
     def describe(self) -> str:
-        """Say what was seen, in a few words."""
+        """Summarise the evidence in a few words."""
         least = 1 - self._less.estimate_share()
         if self.deserves_remark() and self.crossed is None:
             return f"{least:.2f} times the mean was released: less of it, or something else"
@@ -145,15 +145,15 @@ class Multiple(LeanCheck):
 
 
 class Fraction(LeanCheck):
-    """Less than the mean was released, which leaks less; or a median, say, was."""
+    """Detect the release of less than the mean, which leaks less, or of a median, for example."""
 
 
 class WholeMean(LeanCheck):
-    """Something else was averaged: a median, a trimmed mean, short updates alone."""
+    """Detect another average: a median, a trimmed mean, or a mean of short updates only."""
 
     name = "mean of all updates"
     expected = "the mean of all updates is noised: no median, no mean of short or long ones"
-    missing = "too few replies, or too few weights beside them"
+    missing = "too few replies, or too few weights per reply"
 
     def see(self, found: WeightEstimates | None, number: int) -> None:
         """Take the estimates of a round."""
@@ -164,18 +164,18 @@ class WholeMean(LeanCheck):
         return None, None, None
 
     def describe(self) -> str:
-        """Say what was seen, in a few words."""
+        """Summarise the evidence in a few words."""
         if self.judge(self.log_e) == judge.VIOLATED:
             return "residuals follow a median, a trimmed mean, or a mean of short or long updates"
         return "residuals follow neither a median nor a mean of short or long updates"
 
 
 class EarlierUpdates(LeanCheck):
-    """Updates of earlier rounds were released again: of a buffer, say, or by momentum."""
+    """Detect updates of earlier rounds that are released again, from a buffer or by momentum."""
 
     name = "updates of earlier rounds"
     expected = "updates count in their own round alone"
-    missing = "fewer than two rounds, or too few weights beside updates"
+    missing = "fewer than two rounds, or too few weights per update"
 
     def see(self, found: WeightEstimates | None, number: int) -> None:
         """Take the estimates of a round."""
@@ -186,20 +186,21 @@ class EarlierUpdates(LeanCheck):
         return None, None, None
 
     def describe(self) -> str:
-        """Say what was seen, in a few words."""
+        """Summarise the evidence in a few words."""
         follow = "follow" if self.judge(self.log_e) == judge.VIOLATED else "do not follow"
         return f"residuals {follow} means of earlier rounds"
 
 
 class NoiseAlong(EvidenceCheck):
-    """Too little noise where updates are.
+    """Detect too little noise in the span of the updates.
 
-    What a right server leaves out of updates makes residuals longer there, never shorter.
+    A correct server may leave out parts of updates: this makes residuals longer there, never
+    shorter.
     """
 
     name = "noise along updates"
     expected = "noise of at least the accounted scale in every mixture of updates"
-    missing = "too few weights beside updates"
+    missing = "too few weights per update"
 
     def begin(self) -> None:
         """Begin without observations."""
@@ -208,7 +209,7 @@ class NoiseAlong(EvidenceCheck):
         self._count, self._squares, self._least = 0, 0.0, math.inf
 
     def see(self, ended: RoundSums, found: WeightEstimates | None, number: int) -> None:
-        """Take the residual of a round, and what its estimates say of mixtures of updates."""
+        """Add the residual of a round, and its estimates for mixtures of updates."""
         square = float(np.vdot(ended.mean, ended.mean))
         along = float(np.vdot(ended.mean, ended.residual)) ** 2 / square if square else 1.0
         self._seen += 1
@@ -239,20 +240,20 @@ class NoiseAlong(EvidenceCheck):
         return self.hide_little(value, could_find=self._count > 0)
 
     def describe(self) -> str:
-        """Say what was seen, in a few words."""
+        """Summarise the evidence in a few words."""
         scale = math.sqrt(self._squares / self._count) if self._count else math.nan
         return f"{scale:.3g} of the accounted scale in mixtures of updates"
 
 
 class ClientWeight(EvidenceCheck):
-    """One client, the same in all rounds, adds more than it may.
+    """Detect one client, the same in all rounds, that adds more than it may.
 
-    Clients that were seen first in round t share the weight 1/(t(t+1)).
+    Clients that first appear in round t share the weight 1/(t(t+1)).
     """
 
     name = "weight of single clients"
     expected = "no client adds more than the accounted norm"
-    missing = "clients are not known, or they are too few, or too short beside the noise"
+    missing = "clients are unknown or too few, or updates too short compared with the noise"
 
     def begin(self) -> None:
         """Begin without observations."""
@@ -280,13 +281,13 @@ class ClientWeight(EvidenceCheck):
         along, square = np.array(leans).T[:, :, None]
         weights = np.array([own for _, own in self._leans.values()])[:, None]
         logs = weights + _TIMES * along - _TIMES**2 * square / 2 - math.log(_TIMES.size)
-        # One that counts three times could have been found: else nothing is said.
+        # Report only if a client that counts three times could have been found.
         found = 2 * square[:, 0] + weights[:, 0] - math.log(_TIMES.size)
         value = evidence.add_weighted(logs.ravel())
         return self.hide_little(value, could_find=found.max() >= math.log(1 / self._level))
 
     def describe(self) -> str:
-        """Say what was seen, in a few words."""
+        """Summarise the evidence in a few words."""
         heaviest = max((lean for lean, _ in self._leans.values()), key=_rate_lean)
         more = heaviest.along / heaviest.square if heaviest.square else 0.0
         return (
@@ -300,7 +301,7 @@ def _rate_lean(lean: Lean) -> float:
 
 
 class ClippedCount(EvidenceCheck):
-    """Too little noise on the number of clipped updates, by which the norm is adapted."""
+    """Detect too little noise on the number of clipped updates, which adapts the norm."""
 
     name = "noise on the clipped count"
     expected = "the number of clipped updates has the accounted noise"
@@ -321,12 +322,12 @@ class ClippedCount(EvidenceCheck):
         return self._bets.value() if self._seen else None
 
     def describe(self) -> str:
-        """Say what was seen, in a few words."""
+        """Summarise the evidence in a few words."""
         return f"{math.sqrt(self._squares / self._seen):.3g} of the accounted noise"
 
 
 class ReplyNorms:
-    """Norms of the replies of clients that clip themselves, beside the accounted norm."""
+    """Compare the norms of replies from clients that clip themselves with the accounted norm."""
 
     def __init__(self) -> None:
         self._largest: float | None = None

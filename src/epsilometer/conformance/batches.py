@@ -1,7 +1,7 @@
 """Change single records of a batch of arrays, of tensors, or of plain records.
 
 A batch is an array or tensor with records on axis 0, a tuple or dictionary of batches, a list of
-tensors, or a list of records. What has no axis belongs to no record, and is left alone.
+tensors, or a list of records. Scalars belong to no record and are left alone.
 """
 
 import copy
@@ -41,7 +41,7 @@ def list_columns(batch: Any) -> list[tuple[Any, str]]:
 
 
 def make_neighbour(batch: Any, neighbour: Neighbour) -> Any:
-    """Return the batch in which one record is changed as the neighbour says."""
+    """Return the batch with one record changed as the neighbour says."""
     place, other, count = neighbour.place, neighbour.other, count_records(batch)
     if neighbour.alike:
         batch = take_records(batch, [place if at == place else other for at in range(count)])
@@ -58,7 +58,7 @@ def make_neighbour(batch: Any, neighbour: Neighbour) -> Any:
 
 
 def take_records(batch: Any, places: Sequence[int]) -> Any:
-    """Return the batch of the records at some places, in their order; a place may occur twice."""
+    """Return the batch of the records at the given indices, in this order; indices may repeat."""
 
     def take(column: Any, name: str) -> Any:
         if isinstance(column, list):
@@ -69,21 +69,21 @@ def take_records(batch: Any, places: Sequence[int]) -> Any:
 
 
 def scale_record(batch: Any, place: int, factor: float) -> Any:
-    """Return the batch with the numbers of one record multiplied; whole ones, as labels, stay."""
+    """Return the batch with the numbers of one record multiplied, except integers (labels)."""
 
     def scale(column: Any, name: str) -> Any:
         if isinstance(column, list):
             return _set_record(column, place, _scale(column[place], factor))
         if not _has_fractions(column):
             return column
-        with np.errstate(over="ignore"):  # what comes of huge records is checked
+        with np.errstate(over="ignore"):  # the results for huge records are checked
             return _set_record(column, place, column[place] * factor)
 
     return _map_columns(batch, scale)
 
 
 def relabel_record(batch: Any, place: int, other: int) -> Any:
-    """Return the batch in which one record has the label of another: see :func:`find_labels`."""
+    """Return the batch with the label of one record replaced: see :func:`find_labels`."""
     chosen = {id(column) for column in find_labels(batch)}
 
     def relabel(column: Any, name: str) -> Any:
@@ -100,9 +100,9 @@ def relabel_record(batch: Any, place: int, other: int) -> Any:
 def find_labels(batch: Any) -> list[Any]:
     """List the columns that hold labels.
 
-    Of arrays these are the ones of whole numbers; where all are, as in texts, those that are named
-    so, or the last one; and none where there is a single array. Lists of records hold labels where
-    there are whole numbers in them.
+    Among arrays, these are the integer ones. If all are integer, as for texts, these are the ones
+    named like labels, or the last one. A single array has none. In lists of records, integers are
+    labels.
     """
     columns = list_columns(batch)
     lists = [column for column, _ in columns if isinstance(column, list) and _has_label(column)]
@@ -146,12 +146,12 @@ def _is_tensor(part: Any) -> bool:
 
 
 def _is_collated(part: list[Any]) -> bool:
-    """Tell whether a list holds tensors of many records, and not records with tensors of theirs."""
+    """Tell whether a list holds tensors of many records, rather than records that hold tensors."""
     return any(_is_tensor(each) or (isinstance(each, list) and _is_collated(each)) for each in part)
 
 
 def _rebuild(original: Any, entries: dict[Any, Any]) -> Any:
-    """Return a mapping of the same type; a dictionary where it cannot be made."""
+    """Return a mapping of the same type; a dictionary if the type cannot be constructed."""
     try:
         return type(original)(entries)
     except TypeError:
@@ -159,7 +159,7 @@ def _rebuild(original: Any, entries: dict[Any, Any]) -> Any:
 
 
 def _has_fractions(part: Any) -> bool:
-    """Tell whether an array or number is not of whole numbers."""
+    """Tell whether an array or number is not of an integer type."""
     if _is_tensor(part):
         return bool(part.is_floating_point() or part.is_complex())
     return isinstance(part, float) or getattr(getattr(part, "dtype", None), "kind", "") in (

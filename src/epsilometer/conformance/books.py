@@ -1,4 +1,4 @@
-"""Compare the books of an accountant with the steps that were really taken."""
+"""Compare the books of an accountant with the steps actually taken."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ STEPS = "steps on the books"
 NOISE = "noise on the books"
 RATE = "rate on the books"
 EARLIER = "steps before the audit"
-_TOLERANCE = 1e-6  # relative, for rates that were computed in another way
+_TOLERANCE = 1e-6  # relative, for rates that were computed differently
 _NOTHING = "no step to compare"
 # Place in an entry, sign, what is expected, and words. Little noise is bad, a high rate is: with
 # the sign turned one comparison serves both.
@@ -31,11 +31,11 @@ _COMPARED: dict[str, tuple[int, int, str, str, str]] = {
 
 
 class Books:
-    """Keep what really happened in every step, and compare it with an accountant's history.
+    """Record what actually happened in every step, and compare it with an accountant's history.
 
     Guarantee: exact. A check is violated only where the books hold fewer steps, more noise or a
         smaller rate than was used. Too much on the books is a remark, as it leaks nothing.
-    Assumption: what is reported here was seen at the optimiser, not read from the books.
+    Assumption: what is recorded here was observed at the optimiser, not read from the books.
 
     Example:
         >>> books = Books()
@@ -53,11 +53,11 @@ class Books:
         self._taken: list[_Taken] = []
 
     def take_step(self, noise_multiplier: float, rate: float | None) -> None:
-        """Keep one step.
+        """Record one step.
 
         Args:
-            noise_multiplier: Noise multiplier with which noise was drawn in this step.
-            rate: Rate at which records were drawn for it; None where that is not known.
+            noise_multiplier: Noise multiplier of the noise drawn in this step.
+            rate: Rate at which its records were drawn; None if unknown.
         """
         _validate.at_least(0, noise_multiplier=noise_multiplier)
         if rate is not None:
@@ -83,8 +83,8 @@ class Books:
 
         Args:
             history: History of the accountant now: (noise multiplier, rate, steps), in order.
-            before: The same when the watch began.
-            taken_before: Steps that the optimiser's state counted then; None where it counts none.
+            before: The same, when the watch began.
+            taken_before: Steps that the optimiser's state counted then; None if it counts none.
         """
         booked = list(skip_steps(history, count_steps(before)))
         return (
@@ -104,7 +104,7 @@ class Books:
             detail = "The books were replaced by shorter ones while the run was watched."
         elif booked == 0:
             detail = "The hook that books a step was replaced, or belongs to another engine."
-        # The watch may have missed steps, never the accountant: more on the books is no fault.
+        # The watch may have missed steps, never the accountant: extra booked steps are no fault.
         short = max(0, taken - booked)
         outcome = judge.judge_limit(short if taken else None, limit=0)
         return Check(
@@ -118,7 +118,7 @@ class Books:
         )
 
     def _compare(self, name: str, booked: Sequence[Booked]) -> Check:
-        """Compare what was used in every step with what is booked for it."""
+        """Compare the value used in every step with the value booked for it."""
         column, sign, expected, most_words, used_words = _COMPARED[name]
         used, theirs = (
             [(sign * value, part[2]) for part in side if (value := part[column]) is not None]
@@ -153,7 +153,7 @@ def count_steps(history: Iterable[tuple[float, float | None, int]]) -> int:
 
 
 def skip_steps(history: Iterable[Booked], skipped: int) -> Iterator[Booked]:
-    """Return what a history holds after its first steps.
+    """Return a history without its first steps.
 
     Example:
         >>> list(skip_steps([(1.0, 0.05, 20), (2.0, 0.05, 15)], 25))
@@ -167,7 +167,7 @@ def skip_steps(history: Iterable[Booked], skipped: int) -> Iterator[Booked]:
 
 
 def _check_earlier(booked: int, taken: int | None) -> Check:
-    """Judge whether a run that was resumed still has the books of its first part."""
+    """Check that a resumed run still has the books of its first part."""
     seen, detail = "the optimiser does not count its steps", ""
     if taken is not None:
         seen = f"the optimiser's state counts {_count(taken)}, {booked} booked"
@@ -190,10 +190,10 @@ def _check_earlier(booked: int, taken: int | None) -> Check:
 def _pair(
     used: Sequence[tuple[float, int]], booked: Sequence[tuple[float, int]]
 ) -> Iterator[tuple[float, float]]:
-    """Pair what was used with what is booked, larger being worse: in order where all are there.
+    """Pair used with booked values, larger being worse: in order if all steps are booked.
 
-    Where steps are missing on one side their places are not known. Then the pairing is the one
-    that is best for the program.
+    If steps are missing on one side, their positions are unknown. Then the pairing is the one most
+    favourable to the program.
     """
     counts = [sum(steps for _, steps in side) for side in (used, booked)]
     if counts[0] != counts[1]:

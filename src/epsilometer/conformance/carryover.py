@@ -1,4 +1,4 @@
-"""Check that a record counts in its own steps alone, by canaries that were in earlier ones."""
+"""Check that a record counts only in its own steps, using canaries of earlier steps."""
 
 import math
 from collections import deque
@@ -14,12 +14,14 @@ _SHARES = np.array([0.05, 0.1, 0.2, 0.4, 0.7, 1.0])  # of an earlier canary that
 
 
 class CarryoverCheck(EvidenceCheck):
-    """Watch whether canaries of earlier steps are still in the sum that is released.
+    """Test whether canaries of earlier steps are still in the released sum.
 
     Momentum of sums before noise, gradients that are not cleared, and noise meant for one step
-    that covers several show here. The noise of a step is independent of who was in steps before.
+    that covers several show here. The noise of a step is independent of which canaries were in
+    earlier steps.
 
-    Guarantee: at most a share ``level`` of right programs is ever flagged, whenever it is stopped.
+    Guarantee: at most a fraction ``level`` of correct programs is ever flagged, at any stopping
+    time.
     Assumption: components of the noise in the canaries' directions are independent, Gaussian and
         of one scale, given all earlier steps.
 
@@ -47,7 +49,7 @@ class CarryoverCheck(EvidenceCheck):
         self._steps = 0
 
     def see(self, noise: FloatArray, planted: FloatArray) -> None:
-        """Take the next step.
+        """Add the next step.
 
         Args:
             noise: Residual of the step in each canary's direction, in units of the accounted
@@ -84,7 +86,7 @@ class CarryoverCheck(EvidenceCheck):
         return max(map(self._share, self._sums)), None, None
 
     def describe(self) -> str:
-        """Say how much of which canaries is still present."""
+        """Report how much of which earlier canaries is still present."""
         lag = max(self._sums, key=self._share)
         before = "1 step" if lag == 1 else f"{lag} steps"
         return f"{self._share(lag):.2g} of canaries of {before} before, at most"

@@ -1,8 +1,8 @@
 """Estimate the weight of every client in a release, by regression on all updates.
 
-A right server may take less of an update than accounted for, or clip it differently. So what is
-looked at is blind to that: parts of an update that no other update has, and parts of a median that
-no mixture of updates has, array by array.
+A correct server may use less of an update than accounted for, or clip it differently. The
+statistics used here ignore that: they use, for each array, the part of an update that no other
+update has, and the part of a median that no mixture of updates has.
 """
 
 import math
@@ -18,7 +18,7 @@ MOST_KEPT = 1 << 22  # numbers of all updates of a round: 32 MiB
 _JITTER = 1e-10  # relative, of products of updates: some may be equal
 _ALIKE = 1e-6  # relative, of squared lengths: what is shorter may be rounding
 _WEIGHTS_EACH = 10  # for each update: fresh noise is a tenth of an array at most
-_TRIMMED = 5  # one value in so many is left out at either end
+_TRIMMED = 5  # one value in this many is left out at either end
 _SHORT = (1.0, 0.95)  # in clipping norms: what is shorter may be the only thing averaged
 
 
@@ -26,7 +26,7 @@ class Lean(NamedTuple):
     """How far a residual leans along a shift, in units of noise of unknown scale.
 
     Attributes:
-        along: Product of shift and residual, less what a right server may show.
+        along: Product of shift and residual, minus what a correct server may show.
         square: Squared length of the shift.
     """
 
@@ -35,16 +35,16 @@ class Lean(NamedTuple):
 
 
 class SampledUpdates:
-    """Some coordinates of every clipped update of a round, as many as memory allows.
+    """Hold a sample of coordinates of every clipped update of a round, as large as memory allows.
 
     Args:
         sizes: Sizes of the arrays that are joined in an update.
 
     Attributes:
-        clients: Who sent each update; None where that is not known.
+        clients: Which client sent each update; None if unknown.
         norms: Norms of updates before clipping, in clipping norms.
-        still: Places of arrays that were not released, which are passed over.
-        by_layer: Factors by which arrays would be longer, were each clipped by itself,
+        still: Indices of arrays that were not released, which are skipped.
+        by_layer: Factors by which arrays would be longer if each were clipped separately,
             ``(arrays,)`` each.
     """
 
@@ -67,7 +67,7 @@ class SampledUpdates:
         examples: float,
         by_layer: Sequence[float],
     ) -> None:
-        """Keep some coordinates of a clipped update, and what is known of it."""
+        """Add a clipped update: a sample of its coordinates, its client and its norms."""
         self.by_layer.append(np.asarray(by_layer, np.float64))
         self._rows.append(update[:: self._stride].copy())
         self.clients.append(client)
@@ -76,7 +76,7 @@ class SampledUpdates:
         self.thin(MOST_KEPT)
 
     def thin(self, most: int) -> None:
-        """Keep so many numbers at most."""
+        """Keep at most this many numbers."""
         while self._rows and len(self._rows) * self._rows[0].size > most:
             self._stride *= 2
             self._rows = [row[::2].copy() for row in self._rows]
@@ -87,10 +87,10 @@ class SampledUpdates:
         return np.array(self._examples)
 
     def scale(self, shares: FloatArray | float, *, unit: float) -> None:
-        """Put updates into units of noise.
+        """Express updates in units of noise.
 
         Args:
-            shares: What every update is multiplied by in the accounted mean.
+            shares: Weight of every update in the accounted mean.
             unit: Standard deviation of the accounted noise.
         """
         self._shares = np.broadcast_to(shares, (len(self._rows),))
@@ -99,7 +99,7 @@ class SampledUpdates:
     def compare(
         self, residual: FloatArray, *, most: float, earlier: Sequence[FloatArray] = ()
     ) -> "WeightEstimates | None":
-        """Return how the residual depends on single updates; None where no array is large enough.
+        """Return how the residual depends on single updates; None if no array is large enough.
 
         Args:
             residual: In units of noise, all coordinates.
@@ -118,7 +118,7 @@ class SampledUpdates:
         return found if found.arrays else None
 
     def measure_beside(self, residual: FloatArray) -> tuple[int, float]:
-        """Return how many numbers no mixture of updates explains, and the sum of their squares.
+        """Return the dimension outside the span of updates, and the residual's squared norm there.
 
         Args:
             residual: All coordinates.
@@ -136,15 +136,15 @@ class SampledUpdates:
     def replace_mixtures(
         self, residual: FloatArray, rng: np.random.Generator
     ) -> list[tuple[int, FloatArray]] | None:
-        """Return the residual with fresh noise in place of all that is a mixture of updates.
+        """Return the residual with fresh noise instead of its component in the span of updates.
 
-        Whatever less of updates a right server took, what is returned is its noise. Arrays come
-        with their places; those of fewer than ten weights for each update are left out. None where
-        only some coordinates of updates were kept.
+        However little of the updates a correct server used, the result is its noise. Arrays come
+        with their indices; those with fewer than ten weights per update are left out. None if only
+        a sample of coordinates was kept.
 
         Args:
             residual: All coordinates.
-            rng: Where fresh noise comes from.
+            rng: Source of the fresh noise.
         """
         count, found = len(self._rows), list[tuple[int, FloatArray]]()
         if self._stride > 1 or not count:
@@ -158,9 +158,9 @@ class SampledUpdates:
         return found
 
     def _list_arrays(self, *, least: int) -> Iterator[tuple[int, int, int]]:
-        """Yield place, start and end of arrays of so many numbers: fewer are mixtures of updates.
+        """Yield index, start and end of arrays of at least this size; smaller ones are mixtures.
 
-        Those that were not released are passed over.
+        Arrays that were not released are skipped.
         """
         ends = (-(-self._ends // self._stride)).tolist()
         for place, (low, high) in enumerate(pairwise([0, *ends])):
@@ -173,7 +173,7 @@ class SampledUpdates:
 
 
 class WeightEstimates:
-    """What a residual says of the weight of every client, and of means of another kind.
+    """Estimate the weight of every client, and of other means, from a residual.
 
     Args:
         sample: The updates.
@@ -203,9 +203,9 @@ class WeightEstimates:
         self._others = [Lean(0.0, 0.0), Lean(0.0, 0.0)]  # median, trimmed mean
 
     def _list_groups(self) -> Iterator[FloatArray]:
-        """Yield by how much more clients would add than they may.
+        """Yield the excess of groups of clients over what they may add.
 
-        Were only short ones averaged; and were those weighed twice that are longer than the rest.
+        One group is for averaging short updates only, one for counting the longest updates twice.
         """
         for limit in _SHORT:
             short = self._norms <= limit
@@ -222,7 +222,7 @@ class WeightEstimates:
         place: int,
         earlier: Sequence[FloatArray] = (),
     ) -> None:
-        """Take one array.
+        """Add one array.
 
         Args:
             rows: Updates of all clients, in units of noise, ``(clients, size)``.
@@ -235,7 +235,7 @@ class WeightEstimates:
         updates = rows * self._shares[:, None]
         products = updates @ updates.T
         diagonal = np.diag(products).copy()
-        if not diagonal.mean() > 1e-100:  # nobody moved this array
+        if not diagonal.mean() > 1e-100:  # no client changed this array
             return
         self._add_explained(products, updates @ residual)
         self.single += updates @ residual, diagonal
@@ -272,11 +272,11 @@ class WeightEstimates:
         self.explained = count + int(own.sum()), total + more
 
     def lean_to_means(self) -> list[Lean]:
-        """Return leans towards means of short or long updates, a median and a trimmed mean."""
+        """Return the leans towards means of short or long updates, a median and a trimmed mean."""
         return [self._lean_to_group(number) for number in (1, 2, 3)] + self._others
 
     def lean_to_layers(self) -> Lean:
-        """Return the lean towards updates of which every array was clipped by itself."""
+        """Return the lean towards updates whose arrays were clipped separately."""
         return self._lean_to_group(4)
 
     def list_clients(self) -> Iterator[tuple[Hashable, Lean]]:
@@ -290,11 +290,11 @@ class WeightEstimates:
         return Lean(float(self._find_excess(number).sum()), float(self._mixed[number]))
 
     def _find_excess(self, number: int) -> FloatArray:
-        """Return how far the residual leans towards more of every client than it may add.
+        """Return how far the residual leans towards every client adding more than it may.
 
-        An update that is shorter than the clipping norm may be made longer, and one of its arrays
-        in place of another: weights w of arrays with Σ w²|v|² ≤ C². By Cauchy and Schwarz a sum
-        Σ part · (w − 1) is at most C·√(Σ part²/|v|²) − Σ part.
+        An update shorter than the clipping norm may be lengthened, one array at the expense of
+        another: weights w of arrays with Σ w²|v|² ≤ C². By Cauchy and Schwarz a sum Σ part · (w −
+        1) is at most C·√(Σ part²/|v|²) − Σ part.
         """
         allowed = self._most * np.sqrt(self._roots[number]) - self._square[number]
         return np.asarray(self._along[number] - np.maximum(0.0, allowed), np.float64)

@@ -11,7 +11,7 @@ from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.stats.sphere import cosine_logsf
 
-LEAST = 8  # coordinates of a part that is checked by itself
+LEAST = 8  # coordinates of a part that is checked separately
 TOLERANCE = 1e-3  # relative, for the program's own arithmetic
 NAME = "clipping"
 _EXPECTED = "a loud record adds one clipping norm at most"
@@ -19,7 +19,7 @@ _EXPECTED = "a loud record adds one clipping norm at most"
 
 @dataclass(frozen=True, kw_only=True)
 class LoudRecord:
-    """What a sum shows of a record in a random direction, in one part of the parameters.
+    """Measure a record in a random direction in the sum, for one part of the parameters.
 
     Attributes:
         part: Part of the parameters, in words.
@@ -35,14 +35,14 @@ class LoudRecord:
 
 
 class ClippingWatch:
-    """Watch what loud records add to sums, in every physical batch.
+    """Test what loud records add to sums, in every physical batch.
 
-    A sum is what the loud record adds, at most 1 in its direction, and what others add. The
-    direction is drawn after them, so that the cosine of what they add with it has an exact law.
-    Where sums with and without the record can be subtracted, the norm of the difference is taken as
-    it is.
+    A sum is the loud record's contribution, at most 1 in its direction, plus that of the others.
+    The direction is drawn after them, so its cosine with their contribution has a known
+    distribution. If sums with and without the record can be subtracted, the norm of the difference
+    is used directly.
 
-    Guarantee: at most a share ``level`` of right programs is ever flagged.
+    Guarantee: at most a fraction ``level`` of correct programs is ever flagged.
     Assumption: directions are uniform on the sphere, redrawn for each batch, and unknown to the
         program.
 
@@ -66,7 +66,7 @@ class ClippingWatch:
         return self._difference[0]
 
     def see(self, sums: Sequence[LoudRecord], *, rounding: float = 0.0) -> None:
-        """Take what the sum of one batch shows; ``rounding`` is relative, of the program's type."""
+        """Add the sum of one batch; ``rounding`` is the relative precision of its type."""
         allowed = 1 + max(TOLERANCE, 8 * rounding)
         logs = []
         for each in sums:
@@ -89,7 +89,7 @@ class ClippingWatch:
         self._note()
 
     def see_difference(self, norm: float, *, what: str, rounding: float = 0.0) -> None:
-        """Take the norm, in clipping norms, of what a record added to a sum, measured exactly."""
+        """Add the norm, in clipping norms, of what a record added to a sum, measured exactly."""
         self._exact += 1
         allowed = 1 + max(TOLERANCE, 8 * rounding)
         norm = math.inf if math.isnan(norm) else norm
@@ -109,7 +109,7 @@ class ClippingWatch:
         return self._sum.value if self._batches else None
 
     def _note(self) -> None:
-        """Keep when it was first violated."""
+        """Record the first violation."""
         if not self._crossed and judge.VIOLATED in self._outcomes():
             self._crossed = self._batches + self._exact
 

@@ -12,16 +12,16 @@ from epsilometer.types import FloatArray
 
 NAME = "clipping norm"
 _EXPECTED = "the clipping norm is not computed from the batch"
-_EQUAL = 1e-4  # relative; another number is so near one of the five by chance in 1 of 100 steps
+_EQUAL = 1e-4  # relative; an unrelated number is this close to one of the five in 1 of 100 steps
 _LEAST = 4  # steps
 
 
 class ClippingNormWatch:
     """Compare every new clipping norm C with the norms of the records that it clips.
 
-    A C that is the median, mean, smallest or largest of them is not constant: the noise σC reveals
-    it, and it moves with each record. A C that rises and falls otherwise is a remark, since it may
-    be a schedule.
+    A C that is their median, mean, minimum or maximum is not constant: the noise σC reveals it, and
+    it depends on each record. A C that otherwise rises and falls is a remark, since it may follow a
+    schedule.
 
     Guarantee: a C that changes independently of the batch equals one of these norms in four steps,
         and in most of those in which it changed, with probability below 1e-5.
@@ -45,7 +45,7 @@ class ClippingNormWatch:
         self._directions: set[bool] = set()
 
     def see(self, norm: float, measure_rows: Callable[[], FloatArray]) -> None:
-        """Take the C of a step; ``measure_rows`` returns the norms of its records before clipping.
+        """Add the C of a step; ``measure_rows`` returns the norms of its records before clipping.
 
         They are measured only where C changed.
         """
@@ -70,8 +70,8 @@ class ClippingNormWatch:
         seen = f"it changed in {self._changed:,} of {self._steps:,} steps"
         if found:
             seen = (
-                f"in {self._equal:,} of {self._steps:,} steps it is the median, the mean, the "
-                "least or the greatest of the batch's own norms"
+                f"in {self._equal:,} of {self._steps:,} steps it is the median, mean, "
+                "smallest or largest of the batch's own norms"
             )
         elif len(self._directions) > 1 and not self._private:
             outcome = judge.REMARK

@@ -1,7 +1,7 @@
 """Compare parts of one step's noise that must be independent, by their cosines.
 
-Compared are the beginnings of neighbouring tensors and of tensors of one shape; and within a tensor
-along each axis neighbours, and halves.
+It compares the beginnings of neighbouring tensors and of tensors of the same shape. Within a
+tensor, it compares neighbours and halves along each axis.
 """
 
 import math
@@ -22,7 +22,7 @@ Values: TypeAlias = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Coordinates of one tensor that are compared, the same in every step.
+    """Select the coordinates of one tensor that are compared, the same in every step.
 
     Attributes:
         beginning: How many of its first coordinates are compared with other tensors'.
@@ -52,14 +52,14 @@ class Compared:
 def choose_compared(
     shapes: Sequence[tuple[int, ...]], *, total: int = COMPARED, most: int = MOST_COMPARED
 ) -> tuple[Compared, ...]:
-    """Choose what is compared of each tensor; all of it where the tensors are small.
+    """Choose the part of each tensor to compare; all of it if the tensors are small.
 
-    Equal shapes have equal parts. What repeats along an axis, or from tensor to tensor, does so in
-    these parts as well.
+    Equal shapes have equal parts. Noise that repeats along an axis, or from tensor to tensor, also
+    repeats in these parts.
 
     Args:
         shapes: Shapes of the tensors, with at least one axis.
-        total: Coordinates of all blocks together, about; and of all beginnings together.
+        total: Approximate number of coordinates of all blocks together; also of all beginnings.
         most: Coordinates of one block, or of one beginning.
 
     Example:
@@ -85,7 +85,7 @@ def _choose_block(shape: tuple[int, ...], most: int) -> tuple[int, ...]:
 def _find_cap(
     lengths: Sequence[int], is_met: Callable[[Sequence[int]], bool], *, largest: int
 ) -> int:
-    """Return the largest cap, at least 1, such that lengths that are cut to it meet a limit."""
+    """Return the largest cap, at least 1, such that lengths cut to it meet a limit."""
     low, high = 1, max(1, largest)
     while low < high:
         middle = (low + high + 1) // 2
@@ -97,10 +97,10 @@ def _find_cap(
 
 
 class Comparisons:
-    """All comparisons within a step of tensors of these names and shapes.
+    """Make all comparisons within a step, for tensors with these names and shapes.
 
     Attributes:
-        parts: What of each tensor is compared.
+        parts: Part of each tensor that is compared.
 
     Example:
         >>> rows = Comparisons([("weight", (8, 2))])
@@ -170,7 +170,7 @@ class Comparisons:
 def _compare_all(
     names: Sequence[str], first: Values, second: Values
 ) -> Iterable[tuple[str, float, int]]:
-    """Return the cosines of parts that are stacked, each with its part in the other stack."""
+    """Return the cosine of each part in one stack with its counterpart in the other."""
     a, b = first.reshape(len(names), -1), second.reshape(len(names), -1)
     size = a.shape[1]
     if size < LEAST_DIRECTION:

@@ -1,4 +1,4 @@
-"""Read events of dp_accounting, whichever release made them, without importing it."""
+"""Read events of any release of dp_accounting, without importing it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,18 +8,18 @@ from epsilometer.errors import InvalidArgument
 
 
 def read_events(event: Any, *, truncated: bool = False) -> list[Booked]:
-    """Return what a tree of events books as (noise multiplier, sampling rate, steps) entries.
+    """Return the books of a tree of events, as (noise multiplier, sampling rate, steps) entries.
 
-    Guarantee: exact. What is not understood is refused, and never left out.
+    Guarantee: exact. Events that are not understood are rejected, never ignored.
     Assumption: an event of Gaussian noise is one step.
 
     Args:
         event: A ``DpEvent``, or a ``PrivacyAccountant``, whose ledger is read.
-        truncated: Whether batches may be cut off, which entries do not say: then ask
-            :func:`read_truncation` too.
+        truncated: Whether batches may be truncated; entries do not say so: also call
+            :func:`read_truncation`.
 
     Raises:
-        InvalidArgument: It is something else, or says nothing of single steps.
+        InvalidArgument: It is another object, or does not describe single steps.
     """
     event = getattr(event, "ledger", event)
     if not is_event(event):
@@ -34,10 +34,10 @@ def read_events(event: Any, *, truncated: bool = False) -> list[Booked]:
 
 
 def read_truncation(event: Any) -> tuple[int, int] | None:
-    """Return of how many records batches are drawn, and where they are cut off; None if nowhere.
+    """Return the number of records and the size at which batches are truncated, or None.
 
     Raises:
-        InvalidArgument: Steps are cut off in different ways.
+        InvalidArgument: Steps are truncated in different ways.
     """
     cuts = set(_list_cuts(getattr(event, "ledger", event)))
     if len(cuts) > 1:
@@ -54,7 +54,7 @@ def is_event(value: Any) -> bool:
 
 
 def join_entries(entries: list[Booked]) -> list[Booked]:
-    """Join neighbours with the same noise and rate.
+    """Join adjacent entries with the same noise and rate.
 
     Example:
         >>> join_entries([(1.0, 0.1, 2), (1.0, 0.1, 3), (2.0, 0.1, 1)])

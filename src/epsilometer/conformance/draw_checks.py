@@ -1,4 +1,4 @@
-"""Check batches of records, one after the other, against Poisson sampling.
+"""Check successive batches of records against Poisson sampling.
 
 Each check has its own evidence: likelihood ratios of a batch, given all earlier ones.
 """
@@ -20,12 +20,12 @@ _AGAIN_ODDS = np.array([1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0])
 _OFTEN_ODDS = np.array([1 / 4, 1 / 2, 1 / 1.25, 1.25, 2.0, 4.0, 16.0])
 _OFTEN_SHARES = (0.5, 0.2, 0.05, 0.01)  # of the records, by how often they were drawn so far
 _STAKES = np.array([0.5, 0.05, 0.005])
-_NEW_SIZE = 0.5  # weight of sizes not seen yet, beside 1 for each batch seen
+_NEW_SIZE = 0.5  # weight of sizes not observed yet; each observed batch has weight 1
 _KEPT = 1 << 16  # batches that later ones are compared with
 
 
 class Draw(NamedTuple):
-    """A batch, beside what was drawn before it."""
+    """Describe a batch relative to what was drawn before it."""
 
     records: int
     rate: float
@@ -38,7 +38,7 @@ class Draw(NamedTuple):
 
 
 class Past:
-    """What was drawn so far: how often each record, whether in this epoch, which batches."""
+    """Count what was drawn so far: how often each record, whether in this epoch, which batches."""
 
     def __init__(self, records: int) -> None:
         self.records = records
@@ -54,7 +54,7 @@ class Past:
         self._epoch, self._new = self._epoch + 1, self.records
 
     def compare(self, batch: IntArray, rate: float) -> Draw:
-        """Return a batch beside what came before, of which it is not yet a part."""
+        """Compare a batch with everything drawn before it."""
         counts = self._counts[batch]
         return Draw(
             records=self.records,
@@ -70,7 +70,7 @@ class Past:
         )
 
     def add(self, batch: IntArray) -> None:
-        """Make a batch part of what was drawn."""
+        """Add a batch to what was drawn."""
         counts = self._counts[batch]
         self._new -= int(np.count_nonzero(self._epoch_of[batch] != self._epoch))
         self._epoch_of[batch] = self._epoch
@@ -96,7 +96,7 @@ class Past:
 
 
 class DrawCheck(EvidenceCheck):
-    """One thing that Poisson sampling says about a batch, given all earlier ones."""
+    """Test one consequence of Poisson sampling for a batch, given all earlier ones."""
 
     missing = "no batch was seen"
 
@@ -105,7 +105,7 @@ class DrawCheck(EvidenceCheck):
         super().__init__(shares=shares, level=level)
 
     def compute_ratios(self, draw: Draw) -> FloatArray | None:
-        """Return the log ratios of a batch; None where it says nothing."""
+        """Return the log ratios of a batch; None if it is not informative."""
         raise NotImplementedError
 
     def compute_evidence(self) -> float:
@@ -113,7 +113,7 @@ class DrawCheck(EvidenceCheck):
         return self._bets.value()
 
     def see(self, draw: Draw) -> None:
-        """Take the next batch."""
+        """Add the next batch."""
         ratios = self.compute_ratios(draw)
         if ratios is not None:
             self._bets.add(ratios, self.tested + 1)
@@ -121,7 +121,7 @@ class DrawCheck(EvidenceCheck):
 
 
 class _Rate(DrawCheck):
-    """Batches that are too large."""
+    """Detect batches that are too large."""
 
     name = "sampling rate"
     expected = "every record enters a batch with the booked rate at most"
@@ -155,7 +155,7 @@ class _Rate(DrawCheck):
 
 
 class RowRateCheck(_Rate):
-    """Steps of too many gradient rows, wherever their records come from."""
+    """Detect steps with too many gradient rows, wherever their records come from."""
 
     name = "rows per step"
     expected = "no more gradient rows than records at the booked rate"
@@ -163,12 +163,12 @@ class RowRateCheck(_Rate):
     missing = "no gradient rows were counted"
 
     def deserves_remark(self) -> bool:
-        """Say nothing of fewer rows than booked: single rows were not counted either."""
+        """Return False: fewer rows than booked may be single rows, which were not counted."""
         return False
 
 
 class _Sizes(DrawCheck):
-    """Batches of a fixed size."""
+    """Detect batches of a fixed size."""
 
     name = "batch sizes"
     expected = "sizes that vary as independent records make them vary"
@@ -196,7 +196,7 @@ class _Sizes(DrawCheck):
 
 
 class RowSizesCheck(_Sizes):
-    """Steps of a fixed number of rows, as where batches are cut off."""
+    """Detect steps with a fixed number of rows, as when batches are truncated."""
 
     name = "sizes of steps"
     missing = "fewer than two steps of one batch each were seen"
@@ -204,7 +204,7 @@ class RowSizesCheck(_Sizes):
 
 
 class _Marked(DrawCheck):
-    """Records that are marked by earlier batches, and drawn more or less often than others."""
+    """Detect records, marked by earlier batches, that are drawn more or less often than others."""
 
     def begin(self) -> None:
         self._hits, self._expected, self._drawn = 0, 0.0, 0
@@ -222,7 +222,7 @@ class _Marked(DrawCheck):
 
 
 class _Again(_Marked):
-    """Records that come once per epoch, as in every kind of shuffling."""
+    """Detect records that come once per epoch, as in any kind of shuffling."""
 
     name = "records drawn again"
     expected = "a record's chance is the same after it was drawn in an epoch"
@@ -240,7 +240,7 @@ class _Again(_Marked):
 
 
 class _Often(_Marked):
-    """Records that are drawn more often than others."""
+    """Detect records that are drawn more often than others."""
 
     name = "equal chances"
     expected = "all records have the same chance, however often they were drawn"
@@ -259,7 +259,7 @@ class _Often(_Marked):
 
 
 class _Repeats(DrawCheck):
-    """Batches that were drawn before, as with the same seed in every epoch."""
+    """Detect batches that were drawn before, as with the same seed in every epoch."""
 
     name = "fresh batches"
     expected = "every batch is freshly drawn"

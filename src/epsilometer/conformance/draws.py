@@ -16,7 +16,7 @@ _LARGEST_SUM = 4096  # terms up to which a normaliser is summed exactly
 
 
 def rate_ratios(size: int, records: int, rate: float, others: FloatArray) -> FloatArray:
-    r"""Log ratios of a batch's size under other rates, against the booked one.
+    r"""Return log ratios of a batch's size under other rates, against the booked one.
 
     :math:`b \ln(r/q) + (n - b) \ln((1 - r)/(1 - q))`. For r > q it grows with b, so its exponential
     has expectation at most 1 under every rate up to q; for r < q under every rate of q or more.
@@ -32,7 +32,7 @@ def rate_ratios(size: int, records: int, rate: float, others: FloatArray) -> Flo
         array([20.65])
     """
     absent = records - size
-    if rate == 1:  # then a record that is absent has no likelihood at all
+    if rate == 1:  # then an absent record has likelihood 0
         return size * np.log(others) if absent == 0 else np.where(others < 1, np.inf, 0.0)
     return np.asarray(
         size * np.log(others / rate) + absent * (np.log1p(-others) - math.log1p(-rate))
@@ -62,12 +62,12 @@ def log_subsets(records: int, size: int) -> float:
 def marked_ratios(
     hits: int, marked: int, *, drawn: int, records: int, odds: FloatArray
 ) -> FloatArray:
-    """Log ratios for marked records that are drawn more or less often than others.
+    """Return log ratios for marked records that are drawn more or less often than others.
 
     Of ``drawn`` records out of ``records``, the number that is among ``marked`` ones is
-    hypergeometric. Against it stands the law whose odds of a marked record are ω times as large
-    (Fisher's). Beyond 4,096 terms the normaliser is that of drawing with replacement, which is
-    no smaller (Hoeffding 1963).
+    hypergeometric. The alternative is Fisher's noncentral distribution, with odds of a marked
+    record ω times as large. Beyond 4,096 terms the normaliser is that of drawing with replacement,
+    which is no smaller (Hoeffding 1963).
 
     Args:
         hits: Marked records in the batch.

@@ -1,4 +1,4 @@
-"""Compute evidence against a right program: e-values of residual noise, as logarithms.
+"""Compute evidence against a correct program: e-values of residual noise, as logarithms.
 
 An e-value has expectation at most 1 where the program is right, so it reaches k/α with probability
 at most α/k. For a product over steps this holds at all steps together (Ville 1939). Averages of
@@ -87,17 +87,17 @@ def scale_ratios(count: ArrayLike, squares: ArrayLike, scales: FloatArray = SMAL
 
 
 def small_ratios(small: int, count: int) -> FloatArray:
-    """Log ratios for more residuals near 0 than noise of scale 1, on a lattice of 1/16, has."""
+    """Return log ratios for more residuals near 0 than noise of scale 1 on a lattice of 1/16."""
     return _binomial_ratios(small, count, null=SMALL_SHARE, shares=_SMALL_SHARES)
 
 
 def tie_ratios(ties: int, count: int) -> FloatArray:
-    """Log ratios for more equal pairs than noise on a lattice of 1/16 of its scale has."""
+    """Return log ratios for more equal pairs than noise on a lattice of 1/16 of its scale has."""
     return _binomial_ratios(ties, count, null=TIE_SHARE, shares=_TIE_SHARES)
 
 
 def sign_ratios(positive: int, count: int) -> FloatArray:
-    """Log ratios for signs that are not fair coins, in both directions.
+    """Return log ratios for signs that are not balanced, in both directions.
 
     On a lattice of 1/16 zeros are not positive values: then a little less than half of all are.
     """
@@ -107,7 +107,7 @@ def sign_ratios(positive: int, count: int) -> FloatArray:
 
 
 def truncation_ratios(largest: float, count: int) -> FloatArray:
-    """Log ratios of noise that was truncated at 1 to 5 times its scale, from its largest value.
+    """Return log ratios of noise truncated at 1 to 5 times its scale, from its largest value.
 
     Larger scales exceed a cut more often, so no scale of 1 or more needs to be known.
     """
@@ -115,7 +115,7 @@ def truncation_ratios(largest: float, count: int) -> FloatArray:
 
 
 def blurred_ratios(residuals: FloatArray) -> FloatArray:
-    r"""Log ratios of noise that was truncated and then blurred, as by a mean that is estimated.
+    r"""Return log ratios of noise that was truncated and then blurred, as by an estimated mean.
 
     Let W be N(0, 1), and X = √(1−b) W + √b Z the residual. Truncating W at c multiplies the density
     at x by :math:`P(|W| < c \mid X = x)/P(|W| < c)`, where W given x is N(√(1−b) x, b). Values
@@ -125,12 +125,12 @@ def blurred_ratios(residuals: FloatArray) -> FloatArray:
     keep, spread = np.sqrt(1 - _BLURS), np.sqrt(_BLURS)
     within = scipy.special.ndtr((_BLURRED_CUTS - keep * size) / spread)
     within -= scipy.special.ndtr((-_BLURRED_CUTS - keep * size) / spread)
-    logs = np.log(np.maximum(within, 1e-300)).sum(axis=0)  # far beyond a cut nothing is left
+    logs = np.log(np.maximum(within, 1e-300)).sum(axis=0)  # far beyond the cut, nothing remains
     return np.asarray(logs - residuals.size * _LOG_KEPT).ravel()
 
 
 def flat_ratios(residuals: FloatArray) -> FloatArray:
-    """Log ratios of laws of variance 1 with lighter tails than a Gaussian's, up to a coin.
+    """Return log ratios of variance 1 with lighter tails than a Gaussian, down to none.
 
     Their even moments are at most those of N(0, 1), so under a larger scale the expectation of
     the ratio, :math:`E_g[e^{a x^2/2}] \\sqrt{1 - a}` with a = 1 − 1/s², is at most 1 as well.
@@ -142,7 +142,7 @@ def flat_ratios(residuals: FloatArray) -> FloatArray:
 
 
 def peaked_ratios(residuals: FloatArray) -> FloatArray:
-    """Log ratios of heavier tails, against the likeliest Gaussian of scale 1 or more.
+    """Return log ratios of heavier tails, against the likeliest Gaussian of scale 1 or more.
 
     Dividing by the largest likelihood of the null keeps the expectation at most 1 under each of its
     scales (universal inference, Wasserman et al. 2020).
@@ -177,7 +177,7 @@ def calibrate(log_p: float) -> float:
 
 
 def cosine_log_p(cosine: float, dimension: int) -> float:
-    """Return ln of the two-sided p-value of a cosine of independent noise, by its exact law."""
+    """Return ln of the exact two-sided p-value of a cosine of independent noise."""
     return math.log(2) + float(cosine_logsf(min(abs(cosine), 1.0), dimension))
 
 
@@ -190,7 +190,7 @@ def smallest_log_p(logs: Iterable[float]) -> float:
 def find_least_likely(
     cosines: Sequence[float] | FloatArray, sizes: Sequence[int]
 ) -> tuple[int, float]:
-    """Find a cosine that independent noise hardly has, among many; return its place and ln p.
+    """Find the least likely cosine for independent noise, among many; return its index and ln p.
 
     The p-value is that of one cosine times their number, at most 1. The one is chosen by how it
     falls in its tail: where another one had a smaller p-value, this errs towards no evidence.
@@ -209,7 +209,7 @@ def find_least_likely(
 
 
 def stake_ratios(cosine: float, dimension: int) -> FloatArray:
-    """Log ratios for cosines that lean to one side: λ√d·cos − λ²/2, for several λ.
+    """Return log ratios for cosines that lean to one side: λ√d·cos − λ²/2, for several λ.
 
     A random direction is sub-Gaussian, E exp(λ√d·cos) ≤ exp(λ²/2): its even moments
     (2k−1)!!/(d(d+2)…) are at most those of N(0, 1/d).
@@ -223,7 +223,7 @@ def _binomial_ratios(hits: int, count: int, *, null: float, shares: FloatArray) 
 
 
 def _log_power(x: FloatArray, beta: float) -> FloatArray:
-    """Log density of the law of variance 1 that falls as exp(−|x|^β)."""
+    """Return the log density of variance 1 whose tails fall as exp(−|x|^β)."""
     log_alpha = (math.lgamma(1 / beta) - math.lgamma(3 / beta)) / 2
     front = math.log(beta) - math.log(2) - log_alpha - math.lgamma(1 / beta)
     return np.asarray(front - (np.abs(x) * math.exp(-log_alpha)) ** beta)

@@ -1,4 +1,4 @@
-"""Turn e-values of a run into a check: bets over steps, and how a check is concluded."""
+"""Turn e-values of a run into a check: bet over steps, and conclude the check."""
 
 import math
 
@@ -11,15 +11,15 @@ from epsilometer.types import FloatArray
 
 
 def leave_untested(name: str, expected: str, reason: str) -> Check:
-    """Return the check of something that could not be tested."""
+    """Return a check that could not be tested."""
     outcome = judge.judge_limit(None, limit=0.0)
     return Check(name=name, outcome=outcome, expected=expected, seen=reason)
 
 
 class Bets:
-    """Average of bets, each a product of ratios. New ones begin at steps 1, 2, 4, 8, …
+    """Average bets, each a product of ratios. New ones begin at steps 1, 2, 4, 8, …
 
-    Those that begin late notice what goes wrong late. Bet j has the weight 1/((j+1)(j+2)).
+    Later bets detect later faults. Bet j has the weight 1/((j+1)(j+2)).
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Bets:
 
 
 class WeightedSum:
-    """Sum of e-values that belong to one step each, of which step t has the weight 1/(t(t+1))."""
+    """Sum e-values of single steps, where step t has the weight 1/(t(t+1))."""
 
     def __init__(self) -> None:
         self.value = -math.inf  # as a logarithm
@@ -52,21 +52,21 @@ class WeightedSum:
 
 
 class EvidenceCheck:
-    """A check by e-values: its largest evidence, and the step at which it was violated.
+    """Keep the largest evidence of a check by e-values, and the step at which it was violated.
 
-    A subclass takes what it is shown of a step, then calls :meth:`keep_largest`.
+    A subclass adds its evidence of a step, then calls :meth:`keep_largest`.
 
     Args:
         shares: Checks that share the level.
-        level: Chance of flagging a right program, for all of them together.
+        level: Probability of flagging a correct program, for all of them together.
 
     Attributes:
         name: Name of the check.
-        expected: What a right program shows, in words.
-        missing: Why nothing was tested, where nothing was.
+        expected: What a correct program shows, in words.
+        missing: Why nothing was tested, if nothing was.
         steady: Whether it needs residuals that are noise alone.
-        log_e: The largest evidence so far, as a logarithm; None where nothing was tested.
-        crossed: The step at which it sufficed; None where it did not.
+        log_e: The largest evidence so far, as a logarithm; None if nothing was tested.
+        crossed: The step at which it sufficed; None if it did not.
         tested: The last step that was tested.
     """
 
@@ -87,27 +87,27 @@ class EvidenceCheck:
         """Begin without observations."""
 
     def compute_evidence(self) -> float | None:
-        """Return the evidence at this step; None where nothing was tested yet."""
+        """Return the evidence at this step; None if nothing was tested yet."""
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Say what was seen, in a few words."""
+        """Summarise the evidence in a few words."""
         raise NotImplementedError
 
     def locate(self) -> str:
-        """Say where it was seen."""
+        """Report where it was observed."""
         return ""
 
     def measure(self) -> tuple[float | None, float | None, float | None]:
-        """Return the number that was measured, with limits where there are any."""
+        """Return the measured value, with its limits if there are any."""
         return None, None, None
 
     def deserves_remark(self) -> bool:
-        """Tell whether something is worth a remark where nothing is violated."""
+        """Tell whether a remark is due although nothing is violated."""
         return False
 
     def hide_little(self, log_e: float, *, could_find: bool) -> float | None:
-        """Return evidence; None where it is too little, and more could not have been found."""
+        """Return evidence; None if it is too small, and more could not have been found."""
         return log_e if could_find or self.judge(log_e) == judge.VIOLATED else None
 
     def judge(self, log_e: float | None) -> CheckOutcome:
@@ -115,7 +115,7 @@ class EvidenceCheck:
         return judge.judge_evidence(log_e, shares=self._shares, level=self._level)
 
     def keep_largest(self, step: int) -> None:
-        """Keep the largest evidence so far, and when it sufficed."""
+        """Update the largest evidence, and the step at which it sufficed."""
         now = self.compute_evidence()
         if now is None:
             return
@@ -126,10 +126,10 @@ class EvidenceCheck:
                 self.crossed, self._detail = step, self.locate()
 
     def check(self, *, drift: str = "") -> Check:
-        """Return the check as it stands now.
+        """Return the check so far.
 
         Args:
-            drift: Why residuals may not be noise alone; then a steady check is not tested.
+            drift: Why residuals may not be pure noise; then a steady check is not tested.
         """
         distrusted = self.steady and bool(drift)
         if distrusted or self.log_e is None:

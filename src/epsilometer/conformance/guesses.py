@@ -1,4 +1,4 @@
-"""Look for noise that anyone can draw again: generators seeded with numbers that are guessed."""
+"""Detect noise that anyone can reproduce: generators seeded with guessable numbers."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ from epsilometer.core.findings import Check
 from epsilometer.types import FloatArray
 
 _SEEDS = (*range(1024), *range(1970, 2040), 1234, 1337, 4242, 12345, 31337, 123456, 1234567)
-_LATEST = 900  # seconds before the end of a round that are tried as seeds
+_LATEST = 900  # seconds before the end of a round, tried as seeds
 _LENGTH = 48  # values that are compared; torch draws the last 16 of an array otherwise
 _LEAST = 24
 # Of independent noise the cosine of 24 values exceeds it with a chance below 1e-15.
@@ -24,14 +24,14 @@ _GENERATORS = ("numpy.random.default_rng", "numpy.random.seed", "torch.manual_se
 _NAME = "noise that cannot be guessed"
 _EXPECTED = "noise is not that of a small number as a seed"
 _SMALL = 1 << 32  # all smaller seeds can be tried one after the other
-_TORCH = 67280421310721  # the seed of every torch.Generator() that was given none
+_TORCH = 67280421310721  # the default seed of torch.Generator()
 
 
 class GuessedNoise:
-    """Compare the noise of every round with what guessable seeds draw.
+    """Compare the noise of every round with the noise of guessable seeds.
 
-    Guarantee: chance flags fewer than one right run in a million. A generator that is seeded
-        once, at the start, is a remark: runs that must be repeatable are seeded so.
+    Guarantee: chance flags fewer than one correct run in a million. A generator that is seeded
+        once, at the start, is a remark: reproducible runs do that.
 
     Example:
         >>> guessed = GuessedNoise()
@@ -48,12 +48,11 @@ class GuessedNoise:
     def see(
         self, residuals: Iterable[tuple[str, FloatArray]], *, began: float | None = None
     ) -> None:
-        """Take the noise of a round, array by array, in any unit.
+        """Add the noise of a round, one array at a time, in any unit.
 
         Args:
             residuals: The noise.
-            began: When the round began, in seconds since 1970: generators may be seeded by the
-                clock.
+            began: Start of the round, in seconds since 1970: generators may be seeded by the clock.
         """
         self._rounds += 1
         now = int(time.time())
@@ -80,7 +79,7 @@ class GuessedNoise:
         if self._matched:
             seen = (
                 f"in {self._matched} of {self._rounds} rounds noise begins as {self._generator} "
-                "does with a seed that was guessed: whoever knows it can subtract the noise"
+                "does with a guessed seed: anyone who knows it can subtract the noise"
             )
         return Check(
             name=_NAME,
@@ -95,11 +94,11 @@ class GuessedNoise:
 def check_seed(seed: int | None, *, steps: int) -> Check:
     """Judge the seed of the generator that draws noise; a small one is a remark.
 
-    Runs that must be repeatable are seeded so. The seed is not named, as results are published.
+    Reproducible runs use one. The seed is not named, since results are published.
 
     Args:
-        seed: What the generator was last seeded with; None where that is unknown.
-        steps: Steps whose noise it drew.
+        seed: Last seed of the generator; None if unknown.
+        steps: Number of steps whose noise it drew.
 
     Example:
         >>> check_seed(42, steps=1).outcome
@@ -111,8 +110,8 @@ def check_seed(seed: int | None, *, steps: int) -> Check:
     seen = "the generator was seeded with a large number"
     if guessed:
         seen = (
-            "the generator was seeded with a number that can be guessed: whoever does can subtract "
-            "the noise. Train models that are released in secure mode"
+            "the generator was seeded with a number that can be guessed, which lets anyone "
+            "subtract the noise. Train models for release in secure mode"
         )
     return Check(
         name=_NAME,
@@ -130,7 +129,7 @@ def _draw_guesses(generator: str, has_torch: bool, seconds: range) -> NDArray[np
     return np.concatenate([_draw_all(generator, _SEEDS), _draw_all(generator, seconds)])
 
 
-@lru_cache(maxsize=2 * len(_GENERATORS))  # the seeds that are always tried, and those of a round
+@lru_cache(maxsize=2 * len(_GENERATORS))  # seeds that are always tried, and those of a round
 def _draw_all(generator: str, seeds: Sequence[int]) -> NDArray[np.float32]:
     return np.array([_draw_normal(generator, seed) for seed in seeds], np.float32)
 

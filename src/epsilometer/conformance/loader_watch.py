@@ -1,4 +1,4 @@
-"""Record which records a DataLoader draws, without a hand in what it draws."""
+"""Record which records a DataLoader draws, without changing its draws."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,18 +16,18 @@ NAME = "batches of the loader"
 class LoaderWatch:
     """Record the indices of every logical batch that a loader draws.
 
-    The loader's batch sampler becomes an object of a subclass that iterates as before and keeps
+    The loader's batch sampler becomes an instance of a subclass that iterates as before and records
     what it yields. So it does not matter who iterates: the loader itself, its worker processes'
     queue, a ``BatchMemoryManager`` that splits batches, or another loader made of the same sampler.
 
-    Guarantee: what is drawn, its order and its random numbers are those of the loader alone.
+    Guarantee: the draws, their order and their random numbers are unchanged.
     Assumption: iterators are made after the watch began. Workers and prefetching draw batches
-        ahead of their step, and an epoch that is left early drops them. So batches are compared
+        ahead of their step, and an epoch that ends early drops them. So batches are compared
         with steps by their totals only.
 
     Args:
         loader: The loader.
-        sampler: What draws its logical batches; its own batch sampler by default.
+        sampler: Sampler of its logical batches; its own batch sampler by default.
 
     Attributes:
         records: Records of the loader's dataset.
@@ -57,10 +57,10 @@ class LoaderWatch:
             self._sampler.__class__ = self._type
 
     def take(self) -> IntArray | None:
-        """Return the records drawn since the last call, None where no batch was.
+        """Return the records drawn since the last call; None if no batch was drawn.
 
-        To be called once at the end of every step. With several loader batches per step, or
-        batches drawn ahead, these are several: :attr:`batches`.
+        Call it once at the end of every step. With several loader batches per step, or batches
+        drawn ahead, it returns several batches: see :attr:`batches`.
         """
         taken, self._waiting = self._waiting, []
         self.batches = len(taken)
@@ -69,11 +69,11 @@ class LoaderWatch:
         return np.concatenate(taken) if taken else None
 
     def feed(self, participation: ParticipationWatch, *, rate: float | None = None) -> None:
-        """Show every batch that was drawn since the last call, epoch by epoch.
+        """Pass on every batch drawn since the last call, epoch by epoch.
 
         Args:
-            participation: Who sees them.
-            rate: Rate at which they are booked, where that is not always the same.
+            participation: Watch that receives them.
+            rate: Booked rate, if it is not always the same.
         """
         unfed, self._unfed = self._unfed, []
         for epoch, indices in unfed:
@@ -83,10 +83,10 @@ class LoaderWatch:
             participation.see(indices, rate=rate)
 
     def check(self, steps: int) -> Check:
-        """Return whether the steps of a run used this loader, a new batch each.
+        """Check that the steps of a run used this loader, each with a new batch.
 
         Args:
-            steps: Taken since the watch began.
+            steps: Number of steps since the watch began.
         """
         since = self._steps if self.drawn else steps
         seen = f"{steps} steps, {self.drawn} batches drawn"
@@ -112,7 +112,7 @@ class LoaderWatch:
         watch, kind = self, self._type
 
         def iterate(sampler: Any) -> Iterator[Any]:
-            # Begun at once, as some samplers draw their order when an iterator is made.
+            # Start at once: some samplers draw their order when an iterator is made.
             return watch._record(kind.__iter__(sampler))
 
         def reduce(sampler: Any, protocol: Any) -> Any:
@@ -147,12 +147,12 @@ class LoaderWatch:
 
 
 def _get_plain(sampler: Any) -> Any:
-    """Return it as it is: what a copy of a watched sampler is made by."""
+    """Return the object unchanged: used to copy a watched sampler."""
     return sampler
 
 
 def find_type(sampler: Any) -> type:
-    """Return the type of a sampler as its user made it, whoever watches it."""
+    """Return the original type of a sampler, whether or not it is watched."""
     kind = type(sampler)
     while hasattr(kind, "watched_type"):
         kind = kind.watched_type
@@ -160,7 +160,7 @@ def find_type(sampler: Any) -> type:
 
 
 def read_indices(item: Any, records: int) -> IntArray | None:
-    """Return the indices of a batch; None where they are not indices.
+    """Return the indices of a batch; None if they are not indices.
 
     Example:
         >>> read_indices([3, 1, -1], 10), read_indices(4, 10), read_indices(["a"], 10)

@@ -1,6 +1,6 @@
 """Choose neighbouring batches, and measure how much one record changes what a step releases.
 
-Whoever can take a step on a batch (a function, an optimiser of some framework) is a ``Replayer``.
+Anything that can take a step on a batch (a function, an optimiser) is a ``Replayer``.
 """
 
 import math
@@ -22,26 +22,26 @@ Change: TypeAlias = Literal["scaled", "another record", "another label", "remove
 
 _HUGE = 1e3  # times the record
 _LARGE = 10.0
-_COARSE = (0.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0)  # powers of ten that a climb begins with
-_TRIED = 2  # of them, until a record counts as one that has no size
+_COARSE = (0.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0)  # powers of ten with which a climb begins
+_TRIED = 2  # of them, until a record counts as having no size
 _CLIMBS = 3  # records for which the size is searched
-_ROUNDS = 4  # of a climb; halves what lies between two sizes each time
+_ROUNDS = 4  # of a climb; each halves the interval between two sizes
 _KEPT = 4  # releases that later ones are compared with
-_NEAR = 0.98  # of a limit, at which clipping is at work
+_NEAR = 0.98  # of a limit, at which clipping takes effect
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbour:
-    """A batch that differs from the given one in one record, or has all others alike.
+    """Describe a batch that differs from the given one in one record, or has all others equal.
 
     Attributes:
-        place: Place of the record that changes.
-        other: Place of another record.
+        place: Index of the record that changes.
+        other: Index of another record.
         change: What happens to the record.
-        factor: Factor by which its numbers are multiplied, where it is scaled.
-        alike: Whether all other records of the batch are the one at ``other``.
-        weights: Weights by which the program's parameters are multiplied before the step.
-            Sensitivity is limited whatever the parameters are.
+        factor: Factor by which its numbers are multiplied, if it is scaled.
+        alike: Whether all other records of the batch equal the one at ``other``.
+        weights: Factor for the program's parameters before the step. Sensitivity must be limited
+            for any parameters.
     """
 
     place: int
@@ -58,19 +58,19 @@ class Neighbour:
 
     @property
     def setting(self) -> str:
-        """What is special about the rest of the batch, in words."""
+        """Describe what is special about the rest of the batch."""
         loud = f", weights {self.weights:g} times" if self.weights != 1 else ""
         return (", others alike" if self.alike else "") + loud
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Replayed:
-    """What a step released for a batch, and where it left its random stream.
+    """Hold what a step released for a batch, and the state of its random stream.
 
     Attributes:
-        released: As its replayer measures it; empty where the step raised an error.
+        released: As its replayer measures it; empty if the step raised an error.
         state: State of all generators afterwards.
-        error: What the step raised; empty where nothing.
+        error: What the step raised; empty if nothing.
         refused: Why the step was not taken, or cannot be compared; empty where it can.
     """
 
@@ -81,44 +81,44 @@ class Replayed:
 
 
 class Distance(NamedTuple):
-    """How far two releases are apart, in clipping norms, and what rounding may add to that."""
+    """Distance of two releases, in clipping norms, and what rounding may add to it."""
 
     value: float
     slack: float
 
 
 class Replayer(Protocol):
-    """Whatever takes the same step on batches that differ in one record.
+    """Take the same step on batches that differ in one record.
 
     Attributes:
         count: Records in the batch.
-        labelled: Whether a record has a part that can be replaced by itself, as a label.
+        labelled: Whether a record has a part that can be replaced separately, such as a label.
     """
 
     count: int
     labelled: bool
 
     def run(self, neighbour: Neighbour) -> Replayed:
-        """Take the step on this batch, with the randomness of all batches of the same place."""
+        """Take the step on this batch, with the randomness of all batches of the same index."""
         ...
 
     def measure(self, first: Replayed, second: Replayed) -> Distance:
-        """Measure how far two releases are apart."""
+        """Measure the distance of two releases."""
         ...
 
     def find_obstacle(self, run: Replayed, base: Replayed) -> str:
-        """Say why a run cannot be compared with that of the batch as it is; empty if it can."""
+        """Say why a run cannot be compared with that of the original batch; empty if it can."""
         ...
 
 
 class Pair(NamedTuple):
-    """Two batches that were compared.
+    """Hold the comparison of two batches.
 
     Attributes:
-        value: How far the releases are apart, in clipping norms.
-        slack: What rounding may add to that.
+        value: Distance of the releases, in clipping norms.
+        slack: What rounding may add to it.
         what: Which batches, in words.
-        plain: Whether no record was enlarged, and the weights are as they were.
+        plain: Whether no record was enlarged, and the weights are unchanged.
     """
 
     value: float
@@ -129,7 +129,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Comparisons:
-    """What was compared so far, and why some batches could not be.
+    """Collect what was compared so far, and why some batches could not be.
 
     Attributes:
         pairs: By the name of the check.
@@ -142,7 +142,7 @@ class Comparisons:
     scaled: bool = False
 
     def add(self, distance: Distance, first: Neighbour, second: Neighbour) -> float:
-        """Keep a pair; return its value as a share of the limit."""
+        """Add a pair; return its value as a fraction of the limit."""
         check = REMOVED if "removed" in (first.change, second.change) else REPLACED
         what = f"{first} and {second}{first.setting}"
         plain = first.factor == second.factor == first.weights == 1
@@ -151,7 +151,7 @@ class Comparisons:
 
     @property
     def largest(self) -> float:
-        """The largest change, as a share of its limit."""
+        """The largest change, as a fraction of its limit."""
         return max(
             (pair.value / LIMITS[name] for name, pairs in self.pairs.items() for pair in pairs),
             default=0.0,
@@ -159,7 +159,7 @@ class Comparisons:
 
 
 def choose_places(count: int, records: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Choose records to change, each with another one beside it where there is one."""
+    """Choose records to change, each with another record if there is one."""
     chosen: list[tuple[int, int]] = []
     for place in map(int, rng.choice(count, min(records, count), replace=False)):
         others = [each for each in range(count) if each != place]
@@ -176,15 +176,15 @@ def compare_neighbours(
 ) -> Comparisons:
     """Compare what a step releases for many pairs of neighbouring batches.
 
-    Records are enlarged (with both signs), replaced, given another label, removed. The others of
-    the batch are as they are, or all alike, so that what records do to each other shows. For some
-    records the size is searched at which they change the release most.
+    Records are enlarged (with both signs), replaced, relabelled or removed. The others in the batch
+    are unchanged, or all equal, to reveal effects between records. For some records, the size with
+    the largest effect on the release is searched.
 
     Args:
         replayer: Takes the steps.
-        records: How many records are changed.
-        rng: Chooses them.
-        loud: Factors for the program's parameters, tried in turn where no record is clipped yet.
+        records: Number of records to change.
+        rng: Generator that chooses them.
+        loud: Factors for the program's parameters, tried in turn while no record is clipped.
     """
     found = Comparisons()
     for at, (place, other) in enumerate(choose_places(replayer.count, records, rng)):
@@ -201,10 +201,10 @@ def compare_neighbours(
 
 
 def conclude(name: str, found: Comparisons, *, tolerance: float = TOLERANCE) -> Check:
-    """Judge the largest change by its limit; not tested where nothing could be compared."""
+    """Judge the largest change by its limit; not tested if nothing could be compared."""
     limit, pairs = LIMITS[name], found.pairs[name]
     expected = f"a change of {describe_norms(limit)} at most"
-    # What rounding may add must be small beside the limit, or the change be beyond both.
+    # Rounding must be small compared with the limit, or the change larger than both.
     clear = [pair for pair in pairs if pair.slack <= max(limit / 2, pair.value - 2 * limit)]
     obstacle = _find_obstacle(found, pairs, clear)
     if obstacle:
@@ -225,7 +225,7 @@ def conclude(name: str, found: Comparisons, *, tolerance: float = TOLERANCE) -> 
 
 
 def describe_norms(value: float) -> str:
-    """Return a length in clipping norms, in words."""
+    """Describe a length in clipping norms."""
     text = f"{value:.4g}"
     return f"{text} clipping norm" if text == "1" else f"{text} clipping norms"
 
@@ -238,7 +238,7 @@ def _find_obstacle(found: Comparisons, pairs: list[Pair], clear: list[Pair]) -> 
     if not found.scaled and found.largest < _NEAR:
         return (
             f"no record changes the sum by more than {found.largest:.2g} of the limit, and none "
-            "can be enlarged: whether it would be clipped was not seen"
+            "can be enlarged: whether it would be clipped is unknown"
         )
     return ""
 
@@ -265,7 +265,7 @@ def _compare_changes(replayer: Replayer, own: Neighbour, found: Comparisons) -> 
 
 
 def _list_changes(own: Neighbour, *, labelled: bool) -> Iterator[Neighbour]:
-    """List what is done to a record; what all others are compared with comes first."""
+    """List the changes of a record; the one that all others are compared with comes first."""
     yield replace(own, change="removed")
     sizes = [_HUGE, -_HUGE] if own.alike else [_HUGE, -_HUGE, _LARGE, -_LARGE]
     for factor in sizes if own.weights == 1 else ():
@@ -279,9 +279,9 @@ def _list_changes(own: Neighbour, *, labelled: bool) -> Iterator[Neighbour]:
 class _Climb:
     """Search the size of a record at which it changes the release most.
 
-    A record is compared with its removal, or, where that cannot be, with its own opposite. Sizes
-    begin with powers of ten; then what lies beside the largest change is halved, and where a
-    record changes less than the limit, the size is tried at which it would just exceed it.
+    A record is compared with its removal or, if that is impossible, with its negative. Sizes begin
+    with powers of ten; then intervals next to the largest change are halved. If a record changes
+    less than the limit, the size at which it would just exceed it is tried.
     """
 
     def __init__(self, replayer: Replayer, own: Neighbour, found: Comparisons) -> None:
@@ -296,7 +296,7 @@ class _Climb:
             self._try(power + offset)
             self._found.scaled |= len(set(self._shares.values())) > 1
             if len(self._shares) == _TRIED and not self._found.scaled:
-                return  # whole numbers, as those of a text, have no size
+                return  # integers, such as those of a text, have no size
         for _ in range(_ROUNDS):
             self._aim()
             for power in self._list_beside_largest():
@@ -305,7 +305,7 @@ class _Climb:
 
     @property
     def _largest(self) -> float:
-        """The smallest size that changes most: an edge, where there is a plateau."""
+        """Return the smallest size with the largest change: an edge, if there is a plateau."""
         top = max(self._shares.values())
         return min(power for power, share in self._shares.items() if share >= top * (1 - 1e-4))
 

@@ -13,13 +13,13 @@ from epsilometer.core import judge
 from epsilometer.types import FloatArray
 
 LEVEL = 1e-3
-KEPT = 256  # steps whose sketch is kept: the first half and the latest half of them
+KEPT = 256  # steps whose sketch is kept: half of them the first steps, half the latest
 MOST_ROWS = 1 << 20
 _LAGS = 16
 
 
 class NoiseCheck(EvidenceCheck):
-    """A check of the residual noise of every step."""
+    """Check the residual noise of every step."""
 
     def see(self, step: StepSummary, number: int) -> None:
         """Add the next step, which has this number."""
@@ -27,7 +27,7 @@ class NoiseCheck(EvidenceCheck):
 
 
 class _Scale(NoiseCheck):
-    """Too little noise over all coordinates, from any step on."""
+    """Detect too little noise over all coordinates, starting at any step."""
 
     name = "noise scale"
     expected = "noise of at least the accounted scale"
@@ -62,7 +62,7 @@ class _Scale(NoiseCheck):
 
 
 class _Tensors(NoiseCheck):
-    """Too little noise in one tensor, row or coordinate, or in the sum of a tensor."""
+    """Detect too little noise in one tensor, row or coordinate, or in the sum of a tensor."""
 
     name = "noise in every part"
     expected = "noise of at least the accounted scale in every tensor, row and coordinate"
@@ -142,10 +142,10 @@ class _Tensors(NoiseCheck):
 
 
 class Unwhitened(_Tensors):
-    """Too little new noise in one tensor, row or coordinate, whatever earlier steps add to it.
+    """Detect too little new noise in one tensor, row or coordinate, whatever earlier steps add.
 
-    Of declared noise that is too large to be whitened in full. Given the past a residual has an
-    unknown mean and the scale of what is new; the ratios hold under every mean.
+    Used if declared noise is too large to be whitened in full. Given the past, a residual has an
+    unknown mean and the scale of the new noise; the ratios hold under every mean.
     """
 
     name = "noise outside the sketch"
@@ -153,12 +153,12 @@ class Unwhitened(_Tensors):
     missing = "every coordinate was whitened"
 
     def compute_evidence(self) -> float | None:
-        """Return evidence, where anything was seen."""
+        """Return the evidence, if anything was observed."""
         return super().compute_evidence() if self._names else None
 
 
 class _Steps(NoiseCheck):
-    """Too little noise in one step."""
+    """Detect too little noise in one step."""
 
     name = "noise in every step"
     expected = "noise of at least the accounted scale in every step"
@@ -181,7 +181,7 @@ class _Steps(NoiseCheck):
 
 
 class _Shape(NoiseCheck):
-    """Noise that is not Gaussian."""
+    """Detect noise that is not Gaussian."""
 
     name = "noise shape"
     expected = "Gaussian noise"
@@ -223,7 +223,7 @@ class _Shape(NoiseCheck):
 
 
 class _StepIndependence(NoiseCheck):
-    """Noise that is reused, or leans to earlier noise."""
+    """Detect noise that is reused, or correlated with earlier noise."""
 
     name = "independence of steps"
     expected = "noise of any two steps is independent"
@@ -262,7 +262,7 @@ class _StepIndependence(NoiseCheck):
         self._seen = True
         starts = np.cumsum([0, *sizes[:-1]])
         products = np.array([unit * other for _, other in earlier])
-        # Each tensor has a scale of its own: cosines by tensor, and their average over coordinates.
+        # Each tensor has its own scale: cosines by tensor, and their average over coordinates.
         by_tensor = np.clip(np.add.reduceat(products, starts, axis=1), -1, 1)
         total = sum(sizes)
         overall = by_tensor @ (np.array(sizes) / total)
@@ -270,7 +270,7 @@ class _StepIndependence(NoiseCheck):
         _, log_p = evidence.find_least_likely(largest, sizes)
         log_p += math.log(len(earlier))
         worst = int(np.argmax(np.abs(overall)))
-        # Several tensors together are sub-Gaussian: 2 exp(−d c²/2), not the law of one direction.
+        # Several tensors together are sub-Gaussian: 2 exp(−d c²/2), not exact as for one direction.
         both = math.log(2 * len(earlier)) - total * float(overall[worst]) ** 2 / 2
         self._sum.add(evidence.calibrate(evidence.smallest_log_p([log_p, both])), number)
         if abs(overall[worst]) > abs(self._largest):
@@ -298,7 +298,7 @@ class _StepIndependence(NoiseCheck):
 
 
 class _Repeats(NoiseCheck):
-    """Noise that is repeated within a step."""
+    """Detect noise that is repeated within a step."""
 
     name = "independence within a step"
     expected = "noise of tensors, rows and columns is independent"
@@ -328,7 +328,7 @@ class _Repeats(NoiseCheck):
 
 
 class _Cancelling(NoiseCheck):
-    """Noise whose sum over steps is too small."""
+    """Detect noise whose sum over steps is too small."""
 
     name = "noise that cancels"
     expected = "noise of consecutive steps adds up"
@@ -376,7 +376,7 @@ class _Cancelling(NoiseCheck):
 
 
 class _Lattice(NoiseCheck):
-    """Noise on a coarse lattice."""
+    """Detect noise on a coarse lattice."""
 
     name = "quantised noise"
     expected = "noise on no lattice coarser than 1/16 of its scale"
@@ -394,7 +394,7 @@ class _Lattice(NoiseCheck):
                 self._before = sketch
                 return
             ties = int(np.count_nonzero(sketch == self._before)), sketch.size
-            self._before = None  # pairs share no step, or they would depend on each other
+            self._before = None  # pairs share no step: otherwise they would be dependent
         self._ties += ties[0]
         self._pairs += ties[1]
 

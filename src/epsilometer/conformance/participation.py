@@ -1,4 +1,4 @@
-"""Watch which records enter which step, and say whether they do so by Poisson sampling."""
+"""Watch which records enter which step, and test whether they do so by Poisson sampling."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,26 +20,26 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import IntArray
 
 LEVEL = 1e-4
-_MANY_ROWS = 20  # expected in a step: then next to none has one row or none
+_MANY_ROWS = 20  # expected in a step: then hardly any step has at most one row
 
 
 class ParticipationWatch:
-    """Watch which records are drawn, one batch after the other, and how many rows they become.
+    """Watch which records are drawn, batch by batch, and how many gradient rows they become.
 
     Seven checks share ``level``: too large a rate of records and of gradient rows, batches and
-    steps of a fixed size, records that come once per epoch, records of unequal chances, batches
-    that repeat. Their evidence is made of likelihood ratios, each given all earlier batches. Two
-    checks are exact: a record twice in a batch, and more gradient rows than records drawn.
+    steps of a fixed size, records that come once per epoch, records with unequal probabilities,
+    repeated batches. Their evidence consists of likelihood ratios, each given all earlier batches.
+    Two checks are exact: a record twice in a batch, and more gradient rows than records drawn.
 
-    Guarantee: at most a share ``level`` of right runs is ever flagged, whenever it is stopped. It
-        does not depend on how batches are divided into epochs.
-    Assumption: in a right run every record enters every batch independently, all with the same
-        chance, at most the booked rate. Fewer records than the rate says are a remark.
+    Guarantee: at most a fraction ``level`` of correct runs is ever flagged, at any stopping time.
+        It does not depend on how batches are divided into epochs.
+    Assumption: in a correct run every record enters every batch independently, all with the same
+        probability, at most the booked rate. Fewer records than booked are a remark.
 
     Args:
         records: Records of the training set.
         rate: The booked rate of a batch, in (0, 1].
-        level: Chance of flagging a right run, for all checks together.
+        level: Probability of flagging a correct run, for all checks together.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -71,11 +71,11 @@ class ParticipationWatch:
         self._past.begin_epoch()
 
     def see(self, indices: Sequence[int] | IntArray, *, rate: float | None = None) -> None:
-        """Take the next batch, as the sampler drew it.
+        """Add the next batch, as the sampler drew it.
 
         Args:
             indices: Indices of its records, from 0 to ``records − 1``, in any order.
-            rate: The booked rate of this batch, where it is not always the same.
+            rate: The booked rate of this batch, if it is not always the same.
         """
         booked = self.rate if rate is None else rate
         _check_rate(booked)
@@ -90,15 +90,15 @@ class ParticipationWatch:
         self._past.add(batch)
 
     def see_rows(self, drawn: int, rows: int, *, rate: float | None = None) -> None:
-        """Take the number of gradient rows of the next step.
+        """Add the number of gradient rows of the next step.
 
-        Batches may be drawn ahead of their step, so only totals are compared. A batch of no record
-        may become one row of random numbers.
+        Batches may be drawn ahead of their step, so only totals are compared. An empty batch may
+        become one row of random numbers.
 
         Args:
             drawn: Records drawn since the step before, in all batches.
             rows: Gradient rows that were clipped and summed in this step.
-            rate: The booked rate of this step, where it is not that of a batch.
+            rate: The booked rate of this step, if it is not that of a batch.
         """
         _validate.whole(0, drawn=drawn, rows=rows)
         booked = self.rate if rate is None else rate
@@ -106,7 +106,7 @@ class ParticipationWatch:
         entered = min(rows, self.records) if rows > 1 else 0
         draw = Draw(records=self.records, rate=booked, size=entered)
         self._row_rate.see(draw)
-        # Of several batches a record may be in two; small steps are not told from empty ones.
+        # A record may be in two of several batches; small steps look like empty ones.
         if booked <= self.rate and entered and booked * self.records >= _MANY_ROWS:
             self._row_sizes.see(draw)
         if drawn == 0 and self._drawn == 0:
@@ -118,7 +118,7 @@ class ParticipationWatch:
             self._excess = (self._row_steps, self._drawn, self._rows)
 
     def see_joined(self, indices: Sequence[int] | IntArray) -> None:
-        """Take the records of a step that adds up several batches: who is in two counts twice."""
+        """Add the records of a step that sums several batches: a record in two counts twice."""
         every = _read_indices(indices, self.records)
         self._joined += every.size - np.unique(every).size
 
@@ -128,12 +128,12 @@ class ParticipationWatch:
 
     @property
     def violated(self) -> bool:
-        """Whether any check is violated by now; that stays."""
+        """Whether any check has ever been violated."""
         crossed = any(question.crossed for question in self._questions)
         return crossed or self._twice is not None or self._excess is not None
 
     def checks(self) -> tuple[Check, ...]:
-        """Return what was found so far."""
+        """Return the checks so far."""
         sampled = [question.check() for question in self._questions]
         return (*sampled, self._check_twice(), self._check_rows())
 

@@ -1,7 +1,7 @@
 """Replay one step with the same randomness on neighbouring batches: noise cancels, records show.
 
-The step is called with a generator in the same state on batches that differ in one record. What it
-releases may then differ by 2C at most where the record was replaced, and by C where it was removed.
+The step is called with a generator in the same state on batches that differ in one record. Its
+releases may then differ by at most 2C if the record was replaced, and by C if it was removed.
 """
 
 import copy
@@ -29,12 +29,12 @@ from epsilometer.types import FloatArray
 StepFunction: TypeAlias = Callable[[Any, np.random.Generator], Any]
 Seed: TypeAlias = np.random.SeedSequence
 Released: TypeAlias = list[tuple[str, FloatArray]]
-_LISTED = 4096  # values that a lattice is looked for in
-_PARTS = 100  # by which the smallest gap of values is divided at most
+_LISTED = 4096  # values in which a lattice is searched
+_PARTS = 100  # largest divisor of the smallest gap between values
 
 
 def read_release(value: Any) -> Released:
-    """Return what a step released as named arrays: one array, a list of them or a mapping.
+    """Return the release of a step as named arrays: from one array, a list of them or a mapping.
 
     Example:
         >>> [(name, array.shape) for name, array in read_release([np.zeros((2, 3)), np.zeros(2)])]
@@ -61,30 +61,30 @@ def run_step(step: StepFunction, batch: Any, seed: Seed) -> Replayed:
     """Call the step with a generator in the state that the seed gives."""
     rng = np.random.default_rng(seed)
     try:
-        with np.errstate(all="ignore"):  # huge records overflow; what comes of it is checked
+        with np.errstate(all="ignore"):  # huge records overflow; the result is checked
             released = read_release(copy_step(step)(copy.deepcopy(batch), rng))
     except InvalidArgument:
         raise
-    except Exception as error:  # reported by its kind: its text may hold a record
+    except Exception as error:  # only its type is reported: its text may contain a record
         return Replayed(released=[], state="", error=type(error).__name__)
     return Replayed(released=released, state=repr(rng.bit_generator.state))
 
 
 def copy_step(step: StepFunction) -> StepFunction:
-    """Return the step with its state as it is now, so that a call leaves the original alone.
+    """Copy the step with its state, so that a call leaves the original unchanged.
 
-    A plain function is its own copy: what it keeps elsewhere cannot be restored.
+    A plain function is its own copy: state that it keeps elsewhere cannot be restored.
     """
     if inspect.isfunction(step) or inspect.isbuiltin(step):
         return step
     try:
         return copy.deepcopy(step)
-    except Exception:  # objects that cannot be copied are called as they are
+    except Exception:  # objects that cannot be copied are called directly
         return step
 
 
 def find_lattice(released: Released) -> float:
-    """Return the spacing of the lattice that all values lie on; 0 where there is none.
+    """Return the spacing of the lattice that contains all values; 0 if there is none.
 
     Example:
         >>> find_lattice([("sum", np.round(np.random.default_rng(0).normal(size=900), 2))])
@@ -108,7 +108,7 @@ def find_lattice(released: Released) -> float:
 
 
 def measure_distance(first: Released, second: Released) -> float:
-    """Return the Euclidean distance; infinite where either is not a number."""
+    """Return the Euclidean distance; infinite if either has a nan."""
     if [array.shape for _, array in first] != [array.shape for _, array in second]:
         return float("inf")
     total = sum(float(np.sum((a - b) ** 2)) for (_, a), (_, b) in zip(first, second, strict=True))
@@ -123,24 +123,24 @@ def replay_step(
     records: int = 8,
     seed: Seed,
 ) -> tuple[Check, Check]:
-    """Measure how much one record changes what a step releases, noise aside.
+    """Measure how much one record changes what a step releases, apart from noise.
 
-    For each of some records, the step is called on batches that differ in this record alone: as it
-    is, enlarged, enlarged with the other sign, replaced by another record, with another label,
-    removed. All but the last are each other's neighbours by replacement. The others of the batch
-    are as they are, or all alike, so that what records do to each other shows. For three records
-    the size is searched at which they change most, so that norms just above C are met.
+    For some records, the step is called on batches that differ in this record only: unchanged,
+    enlarged, enlarged with the opposite sign, replaced by another record, relabelled, removed. All
+    but the last are neighbours of each other by replacement. The other records are unchanged, or
+    all equal, to reveal effects between records. For three records, the size with the largest
+    effect is searched, so that norms just above C are tried.
 
-    Guarantee: none of a right program is violated; nothing is sampled. Batches on which the step
-        left its random stream elsewhere (dropout on a removed record, say) are not compared.
-    Assumption: the step draws all its randomness from the generator that it is given.
+    Guarantee: a correct program is never violated; nothing is sampled. Batches after which the
+        random stream differs (by dropout on a removed record, for example) are not compared.
+    Assumption: the step draws all its randomness from the given generator.
 
     Args:
         step: Called as ``step(batch, rng)``; returns the noisy sum.
         batch: Tuple of arrays with records on axis 0, an array, or a list of records.
         clip_norm: C, to which every record's contribution is clipped.
-        records: How many records are tried.
-        seed: Seed from which the generators come.
+        records: Number of records to try.
+        seed: Seed of the generators.
 
     Returns:
         The checks of replaced and removed records.
@@ -181,7 +181,7 @@ class _StepReplayer:
         return run_step(self._step, make_neighbour(self._batch, neighbour), own)
 
     def measure(self, first: Replayed, second: Replayed) -> Distance:
-        if self._lattice is None:  # a property of the program: looked for once
+        if self._lattice is None:  # a property of the program: determined once
             self._lattice = find_lattice(first.released)
         distance = measure_distance(first.released, second.released)
         slack = _rounding(first.released, lattice=self._lattice)
@@ -196,16 +196,16 @@ class _StepReplayer:
 
 
 def _rounding(released: Released, *, lattice: float) -> float:
-    """Return what rounding of released values may add to a distance, at most."""
+    """Return the largest contribution of rounding to a distance of released values."""
     values = np.concatenate([array.ravel() for _, array in released])
     finite = values[np.isfinite(values)]
     if not finite.size:
         return 0.0
-    # Values of float32 or bfloat16 leave the last bits of float64 empty.
+    # Values from float32 or bfloat16 have zeros in the last bits of float64.
     bits = np.frexp(finite)[0] * 2.0**53
     used = int(np.bitwise_or.reduce(np.abs(bits).astype(np.int64)))
     empty = 53 if used == 0 else (used & -used).bit_length() - 1
     relative = 2.0 ** (empty - 53)
-    spread = 8 if empty < 45 else 1  # sums of float32 lose some bits more; coarser ones are final
+    spread = 8 if empty < 45 else 1  # sums in float32 lose some more bits; coarser ones are final
     precision = spread * relative * float(np.abs(finite).max()) * np.sqrt(values.size)
     return float(max(lattice * np.sqrt(values.size), precision))

@@ -1,4 +1,4 @@
-"""Look for noise whose values were used before, in other places: shuffled, cut from a table."""
+"""Detect noise whose values were used before in other places: shuffled, or cut from a table."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -12,12 +12,12 @@ from epsilometer.core import judge
 from epsilometer.core.findings import Check
 from epsilometer.types import FloatArray
 
-_KEPT = 64  # largest values of an array, which are far apart
+_KEPT = 64  # number of largest values of an array: these are far apart
 _MOST = 1 << 12  # arrays whose values are kept
 _FINEST = 1e-9  # resolution of sums of replies
 _LEVEL = 1e-6
-# Compared are so few earlier values that chance meets 1 in 20, also where residuals are not noise
-# alone and lean one way; 20 of 64 are then met with a chance below 1e-10.
+# So few earlier values are compared that chance matches 1 in 20, even if residuals have a mean;
+# then 20 of 64 match with probability below 1e-10.
 _NEAR, _LEAST = 0.025, 20
 _NAME = "values of noise"
 _EXPECTED = "no values of noise come again in other places"
@@ -26,10 +26,10 @@ _EXPECTED = "no values of noise come again in other places"
 class ReusedValues:
     """Compare the largest values of noise with those of earlier rounds, and of other arrays.
 
-    A value that comes again has the sign that it had. Noise that is drawn afresh is symmetric:
-    whatever its values are near to, by chance or on a lattice, the other sign is as likely.
+    A reused value keeps its sign. Fresh noise is symmetric: if its values match others, by chance
+    or on a lattice, the opposite sign is equally likely.
 
-    Guarantee: chance flags fewer than one right run in a million.
+    Guarantee: chance flags fewer than one correct run in a million.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -46,11 +46,11 @@ class ReusedValues:
         self._where = ""
 
     def see(self, residuals: Iterable[tuple[str, FloatArray]], *, resolution: float) -> None:
-        """Take the noise of a round, array by array, in the same unit in all rounds.
+        """Add the noise of a round, one array at a time, in the same unit in all rounds.
 
         Args:
             residuals: The noise.
-            resolution: By how much equal values may differ, as they were rounded.
+            resolution: Largest difference of equal values, due to rounding.
         """
         self._rounds += 1
         resolution = max(resolution, _FINEST)
@@ -60,14 +60,14 @@ class ReusedValues:
                 continue
             largest = values[np.argpartition(np.abs(values), -_KEPT)[-_KEPT:]]
             near = np.diff(np.sort(np.abs(largest))) <= resolution
-            if near.sum() > _KEPT // 8:  # a lattice, or values that say too little
+            if near.sum() > _KEPT // 8:  # a lattice, or too coarse values
                 continue
             if self._kept:
                 self._compare(name, largest, resolution)
             self._kept.append(largest)
 
     def _compare(self, name: str, largest: FloatArray, resolution: float) -> None:
-        """Count values that came before, and those that came with the other sign."""
+        """Count values that came before, and those that came with the opposite sign."""
         arrays = int(_NEAR / (resolution * _KEPT))
         if not arrays:
             return
@@ -76,7 +76,7 @@ class ReusedValues:
         again, against = int(np.sum(same & ~other)), int(np.sum(other & ~same))
         self._compared += 1
         alpha = _LEVEL / (self._compared * (self._compared + 1))
-        most = max(again, against)  # noise may be taken off that was added before
+        most = max(again, against)  # earlier noise may be subtracted
         rare = 2 * scipy.stats.binom.sf(most - 1, again + against, 0.5) < alpha
         if rare and most >= _LEAST and not self._first:
             self._first, self._again, self._where = self._rounds, most, name
@@ -99,6 +99,6 @@ class ReusedValues:
 
 
 def _find(values: FloatArray, known: FloatArray, resolution: float) -> NDArray[np.bool_]:
-    """Return which values are known, to a resolution."""
+    """Return which values are known, up to a resolution."""
     place = np.searchsorted(known, values - resolution)
     return np.asarray(np.append(known, np.inf)[place] <= values + resolution, np.bool_)

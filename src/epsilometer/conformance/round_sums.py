@@ -1,4 +1,4 @@
-"""Sum the replies of one round in the ways in which a server may have averaged them."""
+"""Sum the replies of one round in each way that a server may have averaged them."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 _LEAST_RATE = 1e-6  # where there is no noise at all
 _KEPT = 1 << 19  # numbers of all updates, once a round has ended: 4 MiB
 _ROUNDINGS = 2  # of weights, between noise and residual
-COARSE = 1 / 256  # of the noise: rounding of single weights above it hides what is averaged
+COARSE = 1 / 256  # of the noise: coarser rounding of single weights hides what is averaged
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccountedMean:
-    """The release of a round that was accounted for: a mean of clipped updates plus noise.
+    """Declare the accounted release of a round: a mean of clipped updates plus noise.
 
     The server is accounted to release ``sent + server_rate · (Σᵢ wᵢ clip(updateᵢ) + noise)``.
     Noise has the standard deviation ``noise_multiplier · clip_norm · max wᵢ`` in every coordinate.
@@ -32,15 +32,13 @@ class AccountedMean:
     Attributes:
         noise_multiplier: σ, in units of what one client may add.
         clip_norm: C, of a client's whole update; or one norm per array, by its name.
-        clients: Number by which the sum is divided, where that is fixed; None for the number of
-            replies.
-        weights: ``equal``, or ``examples`` where updates weigh by their numbers of examples.
-        clipped_by: ``server``, or ``clients`` where their replies are clipped already.
-        server_rate: Number by which the noisy mean is multiplied. None where that may be any
-            number, in every round another one: then noise is compared with the mean that was
-            released.
+        clients: Number by which the sum is divided, if it is fixed; None for the number of replies.
+        weights: ``equal``, or ``examples`` if updates are weighted by their numbers of examples.
+        clipped_by: ``server``, or ``clients`` if their replies are already clipped.
+        server_rate: Factor of the noisy mean. None if it is unknown and may differ from round to
+            round: then noise is compared with the released mean.
         normalised: Whether shorter updates are lengthened to the clipping norm.
-        noise: Correlated noise that is declared, as of ``conformance.whitening.Whitening``.
+        noise: Declared correlated noise, a ``conformance.whitening.Whitening``.
         without: Patterns of names of arrays that are neither clipped nor released with noise.
 
     Example:
@@ -77,7 +75,7 @@ class AccountedMean:
 
     @property
     def rate(self) -> float:
-        """By what the noisy mean is multiplied, as far as that is declared."""
+        """The factor of the noisy mean, if it is declared."""
         return 1.0 if self.server_rate is None else self.server_rate
 
     @property
@@ -89,18 +87,18 @@ class AccountedMean:
 
 
 class RoundSums:
-    """One round: sums of the replies, each averaged in several ways, as vectors.
+    """Sum the replies of one round, averaged in several ways, as vectors.
 
     Args:
         sent: The weights that clients were sent.
-        accounted: What is accounted for in this round.
-        usual_examples: The mean number of examples of a reply, where it is known before.
+        accounted: The accounted release of this round.
+        usual_examples: The mean number of examples of a reply, if known in advance.
 
     Attributes:
         residual: What was released minus the accounted mean, in units of the accounted noise.
         mean: The accounted mean.
-        raw: The mean of updates that were not clipped.
-        heavier: What weights by examples would add to clients with more examples than usual.
+        raw: The mean of the updates without clipping.
+        heavier: What weights by examples would add for clients with more examples than usual.
         sample: Some coordinates of every clipped update.
         norms: Norms of the replies of real clients, in units of the clipping norm.
         still: Whether each coordinate is of an array that was not released at all.
@@ -162,10 +160,10 @@ class RoundSums:
             factors = dict.fromkeys(update, self._scale(limits, norm**2))
         most = self.accounted.norm
         clipped = self._join({name: factors[name] * part for name, part in update.items()})
-        if self.accounted.clipped_by == "clients":  # what they send is averaged as it is
+        if self.accounted.clipped_by == "clients":  # their replies are averaged unchanged
             clipped = self._join(update)
         self._clipped += clipped
-        # What lengthens an update less is right: bets are on longer ones alone.
+        # Lengthening an update by less is correct: bets are only on longer ones.
         self._raw += clipped if self.accounted.normalised and norm < most else self._join(update)
         self.replies += 1
         self.clipped += norm > most
@@ -187,18 +185,18 @@ class RoundSums:
         )
         self._examples += examples or 0.0
         self._most = max(self._most, examples or 0.0)
-        if not canary:  # rounding may have made a reply longer than it was clipped to
+        if not canary:  # rounding may have made a clipped reply longer
             rounding = self._spacing * math.sqrt(self._clipped.size)
             self.norms.append(max(0.0, norm - rounding) / most)
 
     def _scale(self, limit: float, square: float) -> float:
-        """Return by what a part of a squared norm is accounted to be multiplied."""
+        """Return the accounted factor for a part of a squared norm."""
         if self.accounted.normalised and square:
             return limit / math.sqrt(square)
         return _find_factor(limit, square)
 
     def list_still(self, released: Arrays) -> list[int]:
-        """Return places of arrays that are as they were sent: of these nothing was released."""
+        """Return the indices of unchanged arrays: nothing of these was released."""
         return [
             place
             for place, name in enumerate(self._shapes)
@@ -206,11 +204,11 @@ class RoundSums:
         ]
 
     def leaves_all(self, released: Arrays) -> bool:
-        """Tell whether nothing at all was released, as where too few clients replied."""
+        """Tell whether nothing at all was released, for example because too few clients replied."""
         return bool(self._shapes) and len(self.list_still(released)) == len(self._shapes)
 
     def close(self, released: Arrays, *, number: int = 1) -> str:
-        """Compute the residual; return why the round cannot be compared, or an empty text.
+        """Compute the residual; return why the round cannot be compared, or an empty string.
 
         Arrays that were not released get fresh noise, and no mean.
 
@@ -240,7 +238,7 @@ class RoundSums:
         self.raw = self._raw / divisor
         self.heavier = None
         if self._counted and self._usual is not None and not by_examples:
-            # By the usual number, not that of this round: no weight is ever below the equal one.
+            # By the usual number, not that of this round: no weight is ever below the equal weight.
             self.heavier = (self._weighted / self._usual - self._heavy) / divisor
         self._leave_still([] if own.noise is not None else self.list_still(released), number)
         shares = self.sample.examples / self._examples if by_examples else None
@@ -250,13 +248,13 @@ class RoundSums:
         return "" if np.isfinite(self.residual).all() else "what was released is not finite"
 
     def rescale(self, rate: float) -> FloatArray:
-        """Return the residual, had the noisy mean been multiplied by a rate."""
+        """Return the residual for a noisy mean multiplied by a rate."""
         residual = np.asarray(self._moved / rate - self.mean / self.unit)
         residual[self.still] = self._fresh
         return residual
 
     def _leave_still(self, places: Sequence[int], number: int) -> None:
-        """Take arrays out of all means that were not released."""
+        """Remove arrays that were not released from all means."""
         self.sample.still = frozenset(places)
         sizes = [math.prod(shape) for shape in self._shapes.values()]
         self.still = np.repeat([place in places for place in range(len(sizes))], sizes)
@@ -267,18 +265,18 @@ class RoundSums:
 
     @property
     def resolution(self) -> float:
-        """By how much equal noise may differ, in its own units: weights and replies are rounded."""
+        """Largest difference of equal noise, in units of it: weights and replies are rounded."""
         return _ROUNDINGS * self._spacing / (self.unit * self.accounted.rate)
 
     def shrink(self) -> None:
-        """Free what only the release of the round itself is compared with."""
+        """Free the memory that only the comparison of this round needs."""
         self._clipped = self._raw = self._weighted = self._heavy = np.zeros(0)
         self._moved = self.residual = self.raw = self._fresh = np.zeros(0)
         self.heavier = None
         self.sample.thin(max(_KEPT, 8 * self.replies**2))  # or no array is large enough
 
     def list_bare(self, released: Arrays) -> list[str]:
-        """Return arrays that are not compared, and changed: integers, and those left out."""
+        """Return arrays that changed but are not compared: integer arrays, and those left out."""
         return [
             name
             for name, value in self._bare.items()
@@ -286,7 +284,7 @@ class RoundSums:
         ]
 
     def _measure_move(self, arrays: Arrays) -> FloatArray:
-        """Return how far arrays are from what was sent, in units of the accounted noise."""
+        """Return the distance of arrays from those sent, in units of the accounted noise."""
         moved = {
             name: np.asarray(arrays[name], np.float64) - self._sent[name] for name in self._shapes
         }
@@ -305,19 +303,19 @@ class RoundSums:
         )
 
     def find_share(self, arrays: Arrays) -> float:
-        """Return how much of the accounted mean arrays hold beyond what was sent."""
+        """Return how much of the accounted mean the change of the arrays contains."""
         mean = self.mean / self.unit
         return float(np.vdot(self._measure_move(arrays), mean) / np.vdot(mean, mean))
 
     def limit_rate(self, alpha: float, arrays: Arrays | None = None) -> tuple[float, float] | None:
-        """Return limits of the rate by which the accounted noise was multiplied, or more.
+        """Return confidence limits of the factor of the accounted noise.
 
-        Noise is measured beside all mixtures of updates, whatever was made of these. None where no
-        array is large enough for that.
+        Noise is measured outside the span of the updates, so that their use does not matter. None
+        if no array is large enough.
 
         Args:
-            alpha: Chance that a limit is wrong, each.
-            arrays: What holds the noise; by default what was released.
+            alpha: Error probability of each limit.
+            arrays: Arrays with the noise; by default the released ones.
         """
         moved = self._moved if arrays is None else self._measure_move(arrays)
         count, squares = self.sample.measure_beside(moved)
@@ -329,11 +327,11 @@ class RoundSums:
 
     @property
     def usual_examples(self) -> float | None:
-        """The mean number of examples of a reply, where all of them say one."""
+        """The mean number of examples of a reply, if all replies have one."""
         return self._examples / self.replies if self.replies and self._counted else None
 
     def shift(self, other: FloatArray) -> FloatArray:
-        """Return where the residual would be centred had another mean been taken."""
+        """Return the centre of the residual if another mean had been released."""
         return (other - self.mean) / self.unit
 
     def split(self, vector: FloatArray) -> list[tuple[str, FloatArray]]:
@@ -354,5 +352,5 @@ class RoundSums:
 
 
 def _find_factor(limit: float, square: float) -> float:
-    """Return by what a part of a squared norm is multiplied to keep a limit."""
+    """Return the factor for a part of a squared norm that keeps a limit."""
     return min(1.0, limit / math.sqrt(square)) if square else 1.0

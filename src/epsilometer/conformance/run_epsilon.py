@@ -1,4 +1,4 @@
-"""Bound the ε of a run from the noise that it was seen to add, not from what was booked."""
+"""Bound the ε of a run from the noise that was observed, not from the booked noise."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -20,9 +20,9 @@ Sampling: TypeAlias = Literal["poisson", "shuffle"]
 Part: TypeAlias = tuple[float, float, int]  # noise multiplier, sampling rate, steps
 
 _KAPPA = 0.25  # of the prior κ t^(−1−κ) on t = (1/relative scale)² ≥ 1; below 1/2, for one residual
-_MOST_PARTS = 16  # laws that are composed; of more, noise is rounded up and rates down
+_MOST_PARTS = 16  # distributions to compose; beyond that, noise is rounded up and rates down
 _ROUNDING = 1 + 2.0**-8  # of noise in bfloat16, and its standard deviation
-_LARGE = 1e7  # from where Stirling's series is exact to 1e-9
+_LARGE = 1e7  # from here on, Stirling's series is exact to 1e-9
 _GAUSSIAN = (
     "Holds where noise is Gaussian, independent from step to step and from coordinate to "
     "coordinate, and of one scale in each tensor over all steps with the same booked noise, or "
@@ -41,12 +41,12 @@ _SAMPLING: dict[Sampling, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseGroup:
-    """Noise that was seen in all steps with the same booked noise multiplier and rate.
+    """Hold the observed noise of all steps with the same booked noise multiplier and rate.
 
     Attributes:
-        noise_multiplier: σ that was booked: the unit of residuals is σ times the clipping norm.
-        rate: Sampling rate that was booked.
-        steps: How many steps.
+        noise_multiplier: Booked σ: the unit of residuals is σ times the clipping norm.
+        rate: Booked sampling rate.
+        steps: Number of steps.
         tensors: (name, residuals, sum of their squares) of each tensor, over all these steps.
         quietest: (number of the step in the run, residuals, sum of their squares) of the tensor
             with the smallest noise in that step, or of all tensors together. Steps may be left out.
@@ -78,7 +78,7 @@ def limit_scale(count: ArrayLike, squares: ArrayLike, *, alpha: float) -> FloatA
 
     A scale s is excluded where :math:`Q = S/s^2` is so small that the mixture of likelihood ratios
     :math:`\int_1^\infty t^{n/2} e^{-(t - 1) Q/2} \kappa t^{-1-\kappa} dt` reaches 1/α. Under every
-    scale of at least s, and every mean, that is a supermartingale that begins at 1 (Ville 1939).
+    scale of at least s, and every mean, this is a supermartingale that starts at 1 (Ville 1939).
 
     Guarantee: the scale exceeds the limit, at any step of the run, with probability at most α.
     Assumption: residuals are independent Gaussian noise of one scale; other means are allowed.
@@ -86,7 +86,7 @@ def limit_scale(count: ArrayLike, squares: ArrayLike, *, alpha: float) -> FloatA
     Args:
         count: Numbers n of residuals, any shape.
         squares: Sums of their squares, of the same shape.
-        alpha: Chance of being wrong, in (0, 1), for each limit.
+        alpha: Error probability of each limit, in (0, 1).
 
     Example:
         >>> limit_scale([1e3, 1e6], [1e3, 1e6], alpha=0.001).round(4)  # of scale 1
@@ -101,7 +101,7 @@ def limit_scale(count: ArrayLike, squares: ArrayLike, *, alpha: float) -> FloatA
 
 @lru_cache(maxsize=4096)
 def _find_least_quotient(count: float, alpha: float) -> float:
-    """Return Q below which a scale is excluded; no larger than that, so that limits err upwards."""
+    """Return Q below which a scale is excluded, rounded down so that limits err upwards."""
     n, low, high = np.array([count]), math.log(1e-300), math.log(count)
     while high - low > 1e-13 * max(1.0, -low):
         middle = (low + high) / 2
@@ -120,31 +120,31 @@ def bound_epsilon_of_run(
     confidence: float = 0.999,
     sampling: Sampling = "poisson",
 ) -> EpsilonLowerBound:
-    """Bound the ε of a run from below, by the noise that was seen and the accountant's lower end.
+    """Bound the ε of a run from below, by the observed noise and an accountant that rounds down.
 
-    Upper limits on the noise of every tensor, and of all together, hold at once (Bonferroni) and
-    whenever the run is stopped. The smallest of them goes through an accountant that rounds down.
-    Half of the level is for limits over all steps with the same booked noise, half for limits in
-    single steps, which find a step without noise. The larger ε is the bound. What arithmetic of 8
-    bits may take off the noise, 0.4 %, is not held against the program.
+    Upper limits on the noise of every tensor, and of all together, hold jointly (Bonferroni) and at
+    any stopping time. The smallest goes through an accountant that rounds down. Half of the level
+    is for limits over all steps with the same booked noise, half for single steps, to find a step
+    without noise. The larger ε is the bound. The 0.4 % of noise that 8-bit arithmetic may lose is
+    tolerated.
 
     Guarantee: the bound exceeds the ε of the run with probability at most ``1 - confidence``.
     Assumption: noise is Gaussian and independent, of one scale for each tensor and booked noise.
         Batches are drawn as ``sampling`` says; a record may have any gradient of ``sensitivity``.
 
     Args:
-        noise: What was seen, as of ``StepWatch.group_noise``. Steps that are left out only lower
-            the bound.
-        sensitivity: How far one record moves the sum, in clipping norms: 1 unless clearly more was
-            measured.
+        noise: Observed noise, from ``StepWatch.group_noise``. Leaving out steps only lowers the
+            bound.
+        sensitivity: Largest change of the sum by one record, in clipping norms: 1 unless clearly
+            more was measured.
         delta: δ.
-        confidence: One-sided. Bounds of one audit must hold together: what is spent here is
-            missing elsewhere, and so little costs next to nothing.
-        sampling: How batches are drawn. ``"shuffle"`` takes an epoch to have 1/rate steps.
+        confidence: One-sided. Bounds of one audit share the confidence; the default costs the
+            others very little.
+        sampling: How batches are drawn. ``"shuffle"`` assumes 1/rate steps per epoch.
 
     Returns:
-        The bound; infinite where some tensor has no noise. ``threshold`` is the smallest noise
-        multiplier that was found, at most, and ``n_in`` the number of steps.
+        The bound; infinite if some tensor has no noise. ``threshold`` is an upper limit on the
+        smallest noise multiplier, and ``n_in`` the number of steps.
 
     Example:
         >>> half = NoiseGroup(noise_multiplier=1.0, rate=0.05, steps=100,
@@ -194,9 +194,9 @@ def bound_epsilon_of_run(
 
 
 def merge_parts(parts: Iterable[Part], *, most: int = _MOST_PARTS) -> list[Part]:
-    """Merge parts of equal noise and rate; of too many round noise up and rates down, until few.
+    """Merge parts of equal noise and rate; if there are too many, round noise up and rates down.
 
-    Both only lower ε: less of a record is in a noisier sum that it enters more rarely.
+    Both only lower ε: a noisier sum that a record enters less often reveals less of it.
 
     Example:
         >>> merge_parts([(1.0, 0.1, 5), (2.0, 0.1, 5), (1.0, 0.1, 2)])
@@ -217,7 +217,7 @@ def merge_parts(parts: Iterable[Part], *, most: int = _MOST_PARTS) -> list[Part]
 
 
 def round_up(value: float, ratio: float) -> float:
-    """Round to the next power of ``ratio`` that is no smaller; nothing is rounded at 1.
+    """Round up to a power of ``ratio``; a ratio of 1 rounds nothing.
 
     Example:
         >>> round_up(3.0, 2.0), round_up(4.0, 2.0), round_up(3.0, 1.0)
@@ -238,7 +238,7 @@ def _limit_noise(noise: Sequence[NoiseGroup], sensitivity: float, *, alpha: floa
     limits = []
     for group in noise:
         _, counts, squares = zip(*group.tensors, strict=True)
-        # Half of the level is for tensors, half for all of them together: both limit the least.
+        # Half of the level is for tensors, half for all together: both limit the smallest noise.
         own = limit_scale(counts, squares, alpha=alpha / 2 / every)
         all_of_them = limit_scale(sum(counts), sum(squares), alpha=alpha / 2 / len(noise))
         limits.append(_ROUNDING * min(float(own.min()), float(all_of_them)) / sensitivity)
@@ -267,7 +267,7 @@ def _limit_single_steps(
 
 
 def _bound_sampled(parts: Sequence[Part], delta: float) -> float:
-    """Return the lower end for batches by Poisson sampling."""
+    """Return the lower end for batches drawn by Poisson sampling."""
     from epsilometer.accounting.pld import poisson_epsilon_at_least
 
     return poisson_epsilon_at_least(merge_parts(parts), delta=delta)

@@ -1,4 +1,4 @@
-"""Compare the sampler that an accountant assumes with the one that is really used."""
+"""Compare the sampler that an accountant assumes with the one actually used."""
 
 import math
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from epsilometer.core.findings import CheckOutcome
 from epsilometer.errors import InvalidArgument
 from epsilometer.sampling.samplers import Sampler, is_poisson, label_sampler
 
-_SAME = 1e-6  # relative, of two rates that were computed in different ways
+_SAME = 1e-6  # relative, for two rates that were computed differently
 _ALL = "taking all records in every step"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerCheck:
-    """What a loader really does, and what the accountant assumes.
+    """Compare what a loader does with what the accountant assumes.
 
     Attributes:
         loader: How the loader draws its batches, in words.
@@ -29,13 +29,13 @@ class SamplerCheck:
         accountant: Name of the accountant.
         conforms: Whether the loader draws as the accountant assumes, at the booked rate or below.
         epsilon_reported: The ε that the accountant reports, or will after the planned steps.
-        epsilon_real: The ε of what the loader does: at least its ``low``. None where no accountant
-            is known for it, or no step was taken.
+        epsilon_real: The ε of the loader's actual sampling: at least its ``low``. None if no
+            accountant is known for it, or no step was taken.
         delta: δ of both.
-        steps: Steps that the reported ε is for.
-        missing: Steps that were taken, or will be, and are not on the books.
+        steps: Steps covered by the reported ε.
+        missing: Steps that were taken, or are planned, and are not on the books.
         epochs: Whole epochs among the steps.
-        planned: Whether these steps are a plan, and not what is on the books.
+        planned: Whether these steps are planned rather than booked.
         assumed: What the accountant assumes, in words.
     """
 
@@ -54,18 +54,18 @@ class SamplerCheck:
 
     @property
     def verdict(self) -> CheckOutcome:
-        """Whether the reported ε stands; not tested where no private step is on the books."""
+        """Whether the reported ε holds; not tested if no private step is on the books."""
         wrong = bool(self.missing) or not self.conforms
         return judge.judge_limit(float(wrong) if wrong or self.steps else None, limit=0.0)
 
     @property
     def agrees(self) -> bool:
-        """Whether the reported ε stands; for tests."""
+        """Whether the reported ε holds; for tests."""
         return self.verdict == judge.CONFORMS
 
     @property
     def sentence(self) -> str:
-        """All that in a sentence or two."""
+        """The result in a sentence or two."""
         if self.missing:
             return self._describe_missing()
         if self.steps == 0:
@@ -114,9 +114,7 @@ class SamplerCheck:
             )
         if self.planned:
             return lost
-        return (
-            f"{lost} Load the accountant's state beside the optimiser's when a training is resumed."
-        )
+        return f"{lost} Load the accountant's state with the optimiser's when training is resumed."
 
     @property
     def _reported(self) -> str:
@@ -139,17 +137,17 @@ def compare_sampling(
     """Compare the ε of a sampler with what an accountant of Poisson sampling reports.
 
     Args:
-        sampler: What the loader does; None if it is none that we know. ``Poisson`` with its rate.
-        name: The same in words.
-        history: What is on the books, or will be: (noise multiplier, sampling rate, steps). Steps
-            may be 0, where nothing was booked yet.
+        sampler: Sampler of the loader, ``Poisson`` with its rate; None if it is unknown.
+        name: Name of the sampler.
+        history: Booked or planned entries: (noise multiplier, sampling rate, steps). Steps may be 0
+            if nothing was booked yet.
         delta: δ.
         reported: The ε that the accountant reports for this history.
         accountant: Its name.
-        batch_size: Needed where the sampler's ε depends on it.
+        batch_size: Needed if the sampler's ε depends on it.
         planned: Whether the history is a plan.
-        taken: Steps that the optimiser counts, or that are planned; None where neither is known.
-        assumed: What the accountant assumes, where that is not Poisson sampling.
+        taken: Steps that the optimiser counts, or that are planned; None if unknown.
+        assumed: What the accountant assumes, if it is not Poisson sampling.
 
     Example:
         >>> from epsilometer.sampling.samplers import Shuffle
@@ -194,7 +192,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _rate_of_step(sampler: Sampler | None, booked: float) -> float:
-    """Return the rate of a step, which may accumulate batches; infinite where there is none."""
+    """Return the rate of a step, which may accumulate batches; infinite if there is none."""
     rate: float | None = getattr(sampler, "rate", None)
     if rate is None:
         return math.inf
@@ -202,9 +200,9 @@ def _rate_of_step(sampler: Sampler | None, booked: float) -> float:
 
 
 def _count_epochs(history: Sequence[Booked]) -> int:
-    """Return how many whole epochs certainly lie in a history, where each step took 1/rate.
+    """Return a lower limit on the whole epochs in a history, at 1/rate steps per epoch.
 
-    An epoch in which the rate changed is not whole.
+    An epoch during which the rate changed does not count.
     """
     spans = [(rate, count_steps(same)) for rate, same in groupby(history, key=lambda part: part[1])]
     total = math.floor(float(sum(rate * count for rate, count in spans)) + _SAME)
@@ -214,7 +212,7 @@ def _count_epochs(history: Sequence[Booked]) -> int:
 def _compute_real(
     sampler: Sampler | None, history: Sequence[Booked], delta: float, batch_size: int | None
 ) -> EpsilonEstimate | None:
-    """Return the ε of what was done, None where it is not known."""
+    """Return the ε of the actual sampling; None if unknown."""
     if sampler is None or not history or any(noise == 0 for noise, _, _ in history):
         return None
     try:

@@ -1,7 +1,7 @@
-"""Compare the weights that clients are sent with those that were released.
+"""Compare the weights that clients receive with those that were released.
 
-A server that keeps its weights without noise, and adds noise to what it returns, sends every client
-what no noise protects.
+A server that keeps weights without noise, and adds noise only to its result, sends unprotected
+weights to every client.
 """
 
 import math
@@ -19,16 +19,16 @@ _EXPECTED = "clients are sent what was released"
 
 
 class SentWeights:
-    """What clients are sent after a round, beside what was released in it.
+    """Compare what clients receive after a round with what was released in it.
 
-    Other weights may be right: averaged over rounds, say, or moved on by momentum. They are wrong
-    where they hold more of the mean than any such sum over rounds with as much noise.
+    Other weights may be correct: averaged over rounds, for example, or changed by momentum. They
+    are wrong if they contain more of the mean than any such sum over rounds with as much noise.
 
     Args:
-        level: Chance of flagging a right server.
+        level: Probability of flagging a correct server.
 
     Attributes:
-        other: How often clients were sent other weights, of which nothing is known.
+        other: How often clients received other weights, about which nothing is known.
     """
 
     def __init__(self, *, level: float) -> None:
@@ -38,16 +38,16 @@ class SentWeights:
         self._released: Arrays = {}
 
     def hold(self, ended: RoundSums, released: Arrays, number: int) -> None:
-        """Keep what was released in a round, which has this number."""
+        """Record the release of the round with this number."""
         self._ended, self._released, self._round = ended, released, number
         self._square += (float(np.linalg.norm(ended.mean)) / ended.unit) ** 2
 
     def drop(self) -> None:
-        """Forget the round that was kept: what comes next does not follow it."""
+        """Forget the recorded round: the next release does not follow it."""
         self._ended, self._released = None, {}
 
     def see(self, sent: Arrays) -> None:
-        """Take weights that clients are sent, before they train or evaluate."""
+        """Add weights that clients receive, before they train or evaluate."""
         if self._ended is None:
             return
         apart = self._ended.measure_apart(sent, self._released)
@@ -60,7 +60,7 @@ class SentWeights:
             self.other += 1
 
     def _hold_less_noise(self, ended: RoundSums, sent: Arrays) -> bool:
-        """Tell whether weights hold more of the mean than the noise in them explains."""
+        """Tell whether weights contain more of the mean than their noise explains."""
         if ended.accounted.noise is not None:
             return False
         alpha = self._level / (self._round * (self._round + 1)) / 3
@@ -76,7 +76,7 @@ class SentWeights:
     def check(self) -> Check:
         """Return the observations so far."""
         if not self._same + self._bare:
-            return leave_untested(_NAME, _EXPECTED, "what clients were sent was not seen")
+            return leave_untested(_NAME, _EXPECTED, "what clients were sent was not observed")
         seen = f"{self._same} times what was released"
         if self._bare:
             seen = f"{self._bare} times weights with less noise than was accounted for"

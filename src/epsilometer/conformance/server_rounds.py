@@ -1,8 +1,8 @@
 """Check the rounds of a server that releases the mean of clipped updates plus Gaussian noise.
 
-A server that sees single replies knows what its noise was added to. What it released minus the mean
-of the clipped replies is checked like the noise of DP-SGD. What it averaged is checked by how much
-that residual leans towards other means: of updates that were not clipped, of weighted ones.
+A server that sees single replies knows the mean before noise. Its release minus the mean of the
+clipped replies is checked like the noise of DP-SGD. Its average is checked by how far this residual
+leans towards other means, such as unclipped or weighted ones.
 """
 
 import time
@@ -45,8 +45,8 @@ _RELEASE = "the mean of clipped updates plus noise"
 _LESS = (
     "less of some updates was released than accounted for, so that residuals are not noise alone"
 )
-_AFTER = 0.02  # of the level, for noise that is checked once that is known
-_RATE = 0.01  # of the level, for limits of a rate that is not declared
+_AFTER = 0.02  # of the level, for noise that is checked once this is known
+_RATE = 0.01  # of the level, for limits of an undeclared rate
 _SKIPPED = "all rounds"  # name of the check that says which were left out
 _OTHER = (
     "clients were sent other weights than were released, and what these hold of the noise is not "
@@ -56,18 +56,18 @@ _TOO_LARGE = "noise is correlated, and the model too large to whiten all of it"
 
 
 class RoundWatch:
-    """Watch the rounds of a server, one after the other; any framework may call it.
+    """Watch the successive rounds of a server of any framework.
 
-    Guarantee: at most a share ``level`` of right servers is ever flagged, whenever the run is
-        stopped. Checks that could not have found anything are not tested, and say why.
-    Assumption: a right server releases what :class:`AccountedMean` says, or clips harder, with
-        independent Gaussian noise; rounding of single weights is finer than 1/256 of it.
+    Guarantee: at most a fraction ``level`` of correct servers is ever flagged, at any stopping
+        time. Checks that could not have found anything are not tested, and say why.
+    Assumption: a correct server releases what :class:`AccountedMean` says, or clips more, with
+        independent Gaussian noise; single weights are rounded to less than 1/256 of it.
 
     Args:
-        level: Chance of flagging a right server, for all checks together.
+        level: Probability of flagging a correct server, for all checks together.
 
-    Memory: six vectors as long as the model and 32 MiB of updates, beside what
-    :class:`StepWatch` keeps.
+    Memory: six vectors of the model's size and 32 MiB of updates, in addition to
+    :class:`StepWatch`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -103,13 +103,13 @@ class RoundWatch:
         self._means: list[FloatArray] = []  # of the round before, and of all so far
         self._sent = SentWeights(level=less)
         self._bare: dict[str, None] = {}  # arrays that changed, and are not compared
-        # None of these errs by chance.
+        # None of these has an error probability.
         self._replies, self._guessed, self._reused = ReplyNorms(), GuessedNoise(), ReusedValues()
         self._usual: float | None = None  # examples of a reply of the round before
         self._blurred = ""  # why residuals are not independent of the updates of a round
         self._rates = UndeclaredRates()
         self._open: RoundSums | None = None
-        self._began = 0.0  # when the round that is open did, by the clock
+        self._began = 0.0  # start of the open round, by the clock
         self._skipped: dict[str, int] = {}
 
     def begin(
@@ -118,10 +118,10 @@ class RoundWatch:
         """Begin a round.
 
         Args:
-            sent: The weights that clients were sent. Floating-point arrays are checked.
+            sent: The weights that clients received. Floating-point arrays are checked.
             accounted: What is accounted for in this round.
-            usual_examples: The mean number of examples of the replies that will come, where it is
-                known; else that of the round before.
+            usual_examples: The mean number of examples of the expected replies, if known; by
+                default that of the previous round.
         """
         self._sent.drop()  # before other vectors are made
         usual = self._usual if usual_examples is None else usual_examples
@@ -139,45 +139,45 @@ class RoundWatch:
         canary: bool = False,
         client: Hashable | None = None,
     ) -> None:
-        """Take a reply: the client's weights after training.
+        """Add a reply: the client's weights after training.
 
         Args:
-            reply: Its arrays, named as those that were sent.
-            examples: Its number of examples, where it says one.
-            canary: Whether it stands for no real client, whose norm says nothing.
-            client: Who sent it, where the same client may come again: only then is it noticed that
-                one client counts more.
+            reply: Its arrays, with the names of those that were sent.
+            examples: Its number of examples, if it has one.
+            canary: Whether it is a canary's, whose norm says nothing.
+            client: Which client sent it, if clients may return: needed to detect that one client
+                counts more.
         """
         if self._open is not None:
             self._open.add(reply, examples, canary=canary, client=client)
 
     def see_sent(self, arrays: Arrays) -> None:
-        """Take weights that clients are sent between two rounds, to train or to evaluate."""
+        """Add weights that clients receive between two rounds, to train or to evaluate."""
         self._sent.see(arrays)
 
     def skip(self, reason: str) -> None:
-        """Give up the round that is open, or the next one, for a reason in words."""
+        """Skip the open round, or the next one, for a stated reason."""
         self._open = None
         self._sent.drop()
         self._skipped[reason] = self._skipped.get(reason, 0) + 1
 
     @property
     def clipped(self) -> int:
-        """How many updates of the open round are longer than the clipping norm."""
+        """Number of updates of the open round that are longer than the clipping norm."""
         return 0 if self._open is None else self._open.clipped
 
     def see_count(self, residual: float) -> None:
-        """Take the noise on the number of clipped updates, in units of the accounted one."""
+        """Add the noise on the number of clipped updates, in units of the accounted noise."""
         self._count.see(residual, self.rounds + 1)
 
     def end(self, released: Arrays, *, same_client: bool = False) -> None:
-        """Take what the server released at the end of the round.
+        """Add the server's release at the end of the round.
 
         Args:
             released: The new weights.
-            same_client: Whether one client, the same in all rounds that say so, is known to have
-                taken part, so that no sampling amplifies: where everyone took part, say. The ε of
-                what ran is that of these rounds.
+            same_client: Whether one client, always the same, is known to have taken part (because
+                all did, for example), so that sampling does not amplify. The ε of what ran is that
+                of these rounds.
         """
         if self._open is None or self._noise is None:
             return
@@ -195,7 +195,7 @@ class RoundWatch:
         self._bare.update(dict.fromkeys(ended.list_bare(released)))
 
     def _check_round(self, ended: RoundSums, noise: StepWatch, *, same_client: bool) -> None:
-        """Check what was released in a round that has ended."""
+        """Check the release of a finished round."""
         sigma = ended.accounted.noise_multiplier
         self._usual = ended.usual_examples
         alpha = self._level * _RATE / (self.rounds * (self.rounds + 1))
@@ -221,22 +221,22 @@ class RoundWatch:
         self._look_beside_mixtures(ended)
 
     def _look_beside_mixtures(self, ended: RoundSums) -> None:
-        """Check noise without mixtures of updates, once a server is known to take less of them.
+        """Check noise outside the span of updates, once a server is known to use less of them.
 
-        It may be right: it clips harder, or leaves replies out. What it left out is alike in all
-        rounds, and no noise.
+        It may be correct: it may clip more, or leave out replies. What it leaves out is similar in
+        all rounds, and is not noise.
         """
         less = self._fraction.crossed is not None
         if less and self._noise is not None:
             self._noise.distrust(_LESS)
         own = ended.accounted
-        if own.noise is not None:  # whitened residuals hold earlier rounds too
+        if own.noise is not None:  # whitened residuals include earlier rounds
             return
         if less or own.server_rate is None:  # then a later round, of another rate, is compared
             self._see_replaced(ended)
 
     def _see_replaced(self, ended: RoundSums, *, scale: float = 1.0) -> None:
-        """Check residuals with fresh noise in place of mixtures of updates, times a scale."""
+        """Check residuals with fresh noise instead of mixtures of updates, times a scale."""
         first, own = self._replaced is None, np.random.default_rng([self.rounds, 0, 0, 5])
         found = ended.sample.replace_mixtures(scale * ended.residual, own)
         places = [] if found is None else [place for place, _ in found]
@@ -250,12 +250,12 @@ class RoundWatch:
             )
 
     def _compare_means(self, ended: RoundSums) -> WeightEstimates | None:
-        """Look for other means in a residual that is independent of what clients sent."""
+        """Test a residual that is independent of what clients sent for other means."""
         number, own = self.rounds, ended.accounted
         found = ended.sample.compare(
             ended.residual, most=1 / own.noise_multiplier, earlier=self._means
         )
-        if own.noise is None:  # else residuals are whitened, and hold earlier rounds
+        if own.noise is None:  # otherwise residuals are whitened, and include earlier rounds
             self._earlier.see(found, number)
             now = ended.mean.astype(np.float32)
             self._means = [now, now + self._means[1] if self._means else now]
@@ -272,18 +272,18 @@ class RoundWatch:
         return found
 
     def _describe_bare(self) -> Iterator[Check]:
-        """Yield which arrays changed that no noise is accounted for."""
+        """Yield arrays that changed although no noise is accounted for them."""
         if self._bare:
             names = _validate.listed(self._bare)
             reason = f"integers, or declared to be left out, and changed: {names}"
             yield leave_untested("arrays without noise", "all that changes is noised", reason)
 
     def bound_epsilon(self, *, delta: float, alpha: float) -> EpsilonLowerBound | None:
-        """Return the ε of the noise that was measured; None where no one is known to take part.
+        """Return the ε of the measured noise; None if no client is known to take part.
 
         Args:
             delta: δ.
-            alpha: Chance of being wrong.
+            alpha: Error probability.
         """
         groups = () if self._noise is None else self._noise.group_noise()
         if not groups:
@@ -293,23 +293,23 @@ class RoundWatch:
     def share_confidence(
         self, confidence: float, *, delta: float, parts: int = 1
     ) -> tuple[EpsilonLowerBound | None, float]:
-        """Return the ε of what ran, and the confidence that is left for all other bounds.
+        """Return the ε of what ran, and the confidence left for all other bounds.
 
         Args:
             confidence: Confidence of all bounds together.
             delta: δ.
-            parts: How often a run was begun that was killed: each part spends less.
+            parts: Number of parts of a run that was killed and resumed: each part uses less.
         """
         spent = min(SHARE, (1 - confidence) / 2)
         bound = self.bound_epsilon(delta=delta, alpha=spent / (parts * (parts + 1)))
         return bound, confidence if bound is None else confidence + spent
 
     def finding(self, *more: Check, bound: EpsilonLowerBound | None = None) -> ConformanceFinding:
-        """Return what was found so far.
+        """Return the finding so far.
 
         Args:
-            more: Checks that others made of the same run.
-            bound: The ε of what ran, as of :meth:`bound_epsilon`.
+            more: Further checks of the same run.
+            bound: The ε of what ran, from :meth:`bound_epsilon`.
         """
         reasons = tuple(
             leave_untested(
@@ -350,7 +350,7 @@ class RoundWatch:
 
 
 def has_gaussian_noise(finding: ConformanceFinding) -> bool:
-    """Tell whether all rounds were checked, and their noise is Gaussian as far as that shows."""
+    """Tell whether all rounds were checked, and no check contradicts Gaussian noise."""
     outcomes = {check.name: check.outcome for check in finding.checks}
     checked = all(not name.startswith(_SKIPPED) for name in outcomes)
     gaussian = outcomes.get("noise shape") == judge.CONFORMS
@@ -358,7 +358,7 @@ def has_gaussian_noise(finding: ConformanceFinding) -> bool:
 
 
 def _choose_check(raw: Check, replaced: Check | None) -> Check:
-    """Return a check of residuals without mixtures of updates, where only that says something."""
+    """Return a check outside the span of updates, if only that is informative."""
     if replaced is None:
         return raw
     found = raw.outcome == judge.NOT_TESTED or replaced.outcome == judge.VIOLATED

@@ -1,4 +1,4 @@
-"""Summarise the residual noise of one step: what the checks need, and no more."""
+"""Summarise the residual noise of one step, as the checks need it."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,12 +14,12 @@ from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
 
 SKETCH = 1024  # coordinates that are kept of every step
-_KEY = 0x5EED  # of the choice of coordinates, which must not depend on what is seen
+_KEY = 0x5EED  # of the choice of coordinates, which must not depend on the data
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TensorSummary:
-    """Statistics of one tensor's residual in one step, in units of the accounted noise σC.
+    """Hold statistics of one tensor's residual in one step, in units of the accounted noise σC.
 
     Attributes:
         name: Name of the tensor; the same in every step.
@@ -27,8 +27,8 @@ class TensorSummary:
         squares: Sum of squares.
         total: Sum.
         largest: Largest absolute value.
-        small: How many are below 0.001 in absolute value.
-        positive: How many are above 0.
+        small: Number of values below 0.001 in absolute value.
+        positive: Number of values above 0.
         rows: Sum of squares of each row, shape ``(rows,)``; of each coordinate for a vector.
         sketch: Values at the coordinates of :func:`choose_sketch`.
     """
@@ -46,7 +46,7 @@ class TensorSummary:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StepSummary:
-    """What is needed of the residual of one step. An integration computes it on its device.
+    """Summarise the residual of one step. An integration computes it on its device.
 
     Attributes:
         tensors: One summary per tensor, in the same order in every step.
@@ -71,12 +71,12 @@ class StepSummary:
 
     @property
     def sketch(self) -> FloatArray:
-        """Sketches of all tensors, one after the other."""
+        """Concatenated sketches of all tensors."""
         return np.concatenate([part.sketch for part in self.tensors])
 
 
 def choose_sketch(sizes: Sequence[int], *, total: int = SKETCH) -> tuple[NDArray[np.int64], ...]:
-    """Choose the coordinates that are kept of each tensor, the same in every step.
+    """Choose the coordinates to keep of each tensor, the same in every step.
 
     Example:
         >>> [part.size for part in choose_sketch([10, 100_000], total=64)]
@@ -86,7 +86,7 @@ def choose_sketch(sizes: Sequence[int], *, total: int = SKETCH) -> tuple[NDArray
     parts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * len(sizes)
     left = total
     for done, place in enumerate(sorted(range(len(sizes)), key=lambda at: sizes[at])):
-        share = min(sizes[place], left // (len(sizes) - done))  # small tensors leave room
+        share = min(sizes[place], left // (len(sizes) - done))  # small tensors need less
         parts[place] = np.sort(rng.choice(sizes[place], share, replace=False))
         left -= share
     return tuple(parts)
@@ -98,13 +98,13 @@ def summarise_step(
     sketch: Sequence[NDArray[np.int64]] | None = None,
     ties: tuple[int, int] | None = None,
 ) -> StepSummary:
-    """Summarise residuals that are at hand as arrays, in units of the accounted noise.
+    """Summarise residuals given as arrays, in units of the accounted noise.
 
     Args:
         residuals: (name, array) of each tensor: what was released minus the sum before noise,
             divided by σC.
         sketch: Coordinates to keep; those of :func:`choose_sketch` by default.
-        ties: As of :class:`StepSummary`.
+        ties: See :class:`StepSummary`.
 
     Example:
         >>> step = summarise_step([("weight", np.eye(4)), ("bias", np.zeros(4))])
@@ -146,7 +146,7 @@ def summarise_tensor(name: str, array: FloatArray, places: NDArray[np.int64]) ->
 
 
 def read_residual(name: str, value: Any) -> FloatArray:
-    """Return a residual as finite numbers with at least one axis; refuse what is none."""
+    """Return a residual as finite numbers with at least one axis; reject others."""
     array = np.asarray(value, np.float64)
     if array.size == 0:
         raise InvalidArgument(f"Expected numbers in the residual of {name}, got none.")
@@ -155,7 +155,7 @@ def read_residual(name: str, value: Any) -> FloatArray:
 
 
 def refuse_infinite(name: str, largest: float) -> None:
-    """Refuse a residual whose largest absolute value is not finite."""
+    """Reject a residual whose largest absolute value is not finite."""
     if not math.isfinite(largest):
         raise InvalidArgument(
             f"Expected finite numbers in the residual of {name}, got others. "

@@ -1,8 +1,8 @@
 """Summarise the residual noise of one step on the device of its tensors.
 
-A small tensor is moved to the host and summarised there, by the code for arrays. Large ones are
-reduced where they are, several at a time: on a GPU starting an operation costs more than the
-operation. All that the host needs is moved at once.
+A small tensor is moved to the host and summarised by the code for arrays. Large ones are reduced on
+their device, several at a time: on a GPU, starting an operation costs more than the operation.
+There is one transfer for all that the host needs.
 """
 
 import math
@@ -40,23 +40,23 @@ _Part: TypeAlias = tuple[Tensor, Tensor | None]
 
 
 class TensorSummariser:
-    """Summarise the residuals of the same tensors in every step, where the tensors are.
+    """Summarise the residuals of the same tensors in every step, on their device.
 
     Guarantee: the numbers of :func:`epsilometer.conformance.summary.summarise_step`, to the
         accuracy of float32. Cosines are of the same parts of large tensors, which
-        :func:`epsilometer.conformance.comparisons.choose_compared` fixes by their shapes. Where
-        there are more than 2²⁰ rows, tensors with the most are summarised as one row each.
+        :func:`epsilometer.conformance.comparisons.choose_compared` fixes by their shapes. If there
+        are more than 2²⁰ rows, tensors with the most rows are summarised as one row each.
     Assumption: tensors keep their order, shapes and device, and squares of their residuals are
         far from the limits of float32.
 
-    Beside the tensors, a call takes memory for two times ``chunk`` values, and makes one transfer
-    to the host: at most 2 MiB, one number per row, and four for every 4,096 values.
+    In addition to the tensors, a call needs memory for two times ``chunk`` values, and makes one
+    transfer to the host: at most 2 MiB, one number per row, and four for every 4,096 values.
 
     Args:
         named: (name, shape) of each tensor.
-        device: Device on which they all are.
-        chunk: Values that are worked on at a time; an eighth of all by default, 2¹⁸ at least and
-            2²⁴ at most, and 2¹⁸ on a CPU.
+        device: Device of all tensors.
+        chunk: Values processed at a time; by default an eighth of all, between 2¹⁸ and 2²⁴, and 2¹⁸
+            on a CPU.
 
     Example:
         >>> summariser = TensorSummariser([("weight", (4, 4)), ("bias", (4,))], "cpu")
@@ -110,7 +110,7 @@ class TensorSummariser:
         """Summarise one step.
 
         Args:
-            parts: What was released and the sum before noise, of each tensor; None for no sum. Any
+            parts: The release and the sum before noise of each tensor; None for no sum. Any
                 floating-point type, contiguous or not.
             unit: Scale of the accounted noise, σC.
             ties: As of :class:`epsilometer.conformance.summary.StepSummary`.
@@ -130,7 +130,7 @@ class TensorSummariser:
         )
 
     def _check(self, parts: Iterable[tuple[Tensor, Tensor | None]]) -> list[_Part]:
-        """Return the parts without history, in their announced shapes; refuse others."""
+        """Return the parts without history, in their declared shapes; reject others."""
         given = list(parts)
         if len(given) != len(self._plans):
             raise InvalidArgument(
@@ -150,7 +150,7 @@ class TensorSummariser:
 
     @torch.no_grad()
     def _move(self, parts: Sequence[_Part], unit: float) -> Iterator[_Values]:
-        """Yield what is needed on the host, after one transfer: small tensors, then packs."""
+        """Yield the values needed on the host, after one transfer: small tensors, then packs."""
         needed = [
             _subtract(part, torch.empty(plan.shape, dtype=_widen([part]), device=self._device))
             for plan, part in zip(self._plans, parts, strict=True)
@@ -168,7 +168,7 @@ class TensorSummariser:
 
 
 def _widen(parts: Iterable[_Part]) -> torch.dtype:
-    """Return the type to compute in: bfloat16 less bfloat16 would be rounded once more."""
+    """Return the type to compute in: bfloat16 minus bfloat16 would be rounded once more."""
     types = {each.dtype for part in parts for each in part if each is not None}
     return torch.float64 if torch.float64 in types else torch.float32
 
@@ -184,7 +184,7 @@ def _subtract(part: _Part, out: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class _Total:
-    """What is known of a tensor in one step, in its own units."""
+    """Accumulate the statistics of a tensor in one step, in its own units."""
 
     values: _Values  # of a small tensor, all; else at the places of the plan
     rows: FloatArray  # sums of squares
@@ -195,11 +195,11 @@ class _Total:
 
 
 class _Plan:
-    """What is needed of one tensor in every step.
+    """Describe what is needed of one tensor in every step.
 
     Attributes:
         is_moved: Whether all of it is moved to the host.
-        rows: As how many it is summarised, where it is not moved.
+        rows: Number of rows in its summary, if it is not moved.
         places: That are moved otherwise: of the sketch, of the beginning, and of the block.
     """
 
@@ -219,7 +219,7 @@ class _Plan:
         self.places = np.concatenate(parts)
 
     def begin(self, moved: Iterator[_Values]) -> _Total:
-        """Return what is known of it before any pack was read."""
+        """Return its statistics before any pack was read."""
         if self.is_moved:
             return _Total(next(moved), np.zeros(0))
         return _Total(np.empty(self.places.size, np.float32), np.zeros(self.rows))
@@ -251,14 +251,14 @@ class _Plan:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Piece:
-    """Part of a tensor: what follows each other in its ravel.
+    """Describe a contiguous part of a tensor's ravel.
 
     Attributes:
         tensor: Number of the tensor.
         index: Index of the part.
         size: Values.
         rows: The first that it belongs to, and the one after the last.
-        chosen: Which of the places of the plan are in it.
+        chosen: Which of the plan's places it contains.
         start: Its first value in the pack; a whole number of lines.
     """
 
@@ -271,12 +271,12 @@ class _Piece:
 
     @property
     def lines(self) -> slice:
-        """Its lines in the pack."""
+        """Its number of lines in the pack."""
         return slice(self.start // _LINE, math.ceil((self.start + self.size) / _LINE))
 
 
 class _Pack:
-    """Pieces that are reduced together: one line of memory after the other."""
+    """Reduce pieces together, line by line in memory."""
 
     def __init__(
         self, pieces: Sequence[_Piece], places: NDArray[np.int64], device: torch.device
@@ -288,7 +288,7 @@ class _Pack:
     def reduce(
         self, parts: Sequence[_Part], memory: Tensor, spare: Tensor, unit: float
     ) -> Iterator[Tensor]:
-        """Yield what the host needs: sums of squares of every piece, then of all of them."""
+        """Yield what the host needs: sums of squares of every piece, then of all pieces."""
         memory.zero_()  # between pieces there is nothing
         for piece in self._pieces:
             released, own = parts[piece.tensor]
@@ -309,7 +309,7 @@ class _Pack:
         yield torch.lt(memory, limit, out=spare).view(-1, _LINE).sum(1, dtype=torch.float32)
 
     def read(self, moved: Iterator[_Values], totals: Sequence[_Total]) -> None:
-        """Add what was moved to what is known of the tensors."""
+        """Add the transferred values to the statistics of the tensors."""
         for piece in self._pieces:
             first, last = piece.rows
             totals[piece.tensor].rows[first:last] += next(moved).astype(np.float64) ** 2
@@ -349,7 +349,7 @@ def _make_packs(plans: Sequence[_Plan], chunk: int, device: torch.device) -> Ite
 
 
 def _choose_rows(shapes: Sequence[tuple[int, ...]]) -> list[int]:
-    """Choose as how many rows each tensor is summarised: its own, or 1 where that is too many."""
+    """Choose the number of rows in each tensor's summary: its own, or 1 if that is too many."""
     rows = [shape[0] for shape in shapes]
     for place in sorted(range(len(shapes)), key=lambda at: -rows[at]):
         if sum(rows) <= MOST_ROWS:
@@ -359,7 +359,7 @@ def _choose_rows(shapes: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def _split(shape: tuple[int, ...], most: int) -> Iterator[tuple[_Index, int]]:
-    """Yield (index, values) of pieces that follow each other, of at most ``most`` values."""
+    """Yield (index, values) of consecutive pieces, of at most ``most`` values each."""
     row = math.prod(shape[1:])
     if row <= most:
         for start in range(0, shape[0], most // row):
@@ -372,7 +372,7 @@ def _split(shape: tuple[int, ...], most: int) -> Iterator[tuple[_Index, int]]:
 
 
 def _find_rows(index: _Index, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the first row that a piece belongs to, and the one after its last."""
+    """Return the first row of a piece, and the row after its last."""
     first = index[0]
     if isinstance(first, int):
         return first, first + 1

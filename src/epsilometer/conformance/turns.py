@@ -1,4 +1,4 @@
-"""Check that records take part in their turn only, where groups of records take turns."""
+"""Check that records take part only in their turn, if groups of records take turns."""
 
 import numpy as np
 
@@ -13,16 +13,16 @@ _EXPECTED = "a record takes part at one place of every cycle only"
 
 
 class TurnsWatch:
-    """Watch at which places of a cycle of steps each record takes part.
+    """Watch at which positions of a cycle of steps each record takes part.
 
-    Correlated noise over b bands is accounted for as if a record's steps were b apart. That holds
-    where records are divided into b groups that take turns, as in cyclic Poisson sampling.
+    Correlated noise over b bands is accounted for as if a record's steps were b apart. This holds
+    if records are divided into b groups that take turns, as in cyclic Poisson sampling.
 
     Guarantee: exact.
 
     Args:
         records: Records of the training set.
-        cycle_length: Groups, and steps until a group has its turn again.
+        cycle_length: Number of groups, and of steps until the next turn of a group.
 
     Example:
         >>> watch = TurnsWatch(6, 2)
@@ -38,7 +38,7 @@ class TurnsWatch:
         self._cycle, self._steps, self._crossed, self._strays = cycle_length, 0, 0, 0
 
     def see(self, indices: IntArray | list[int]) -> None:
-        """Take the records of the next step."""
+        """Add the records of the next step."""
         place, batch = self._steps % self._cycle, np.asarray(indices, np.int64)
         self._steps += 1
         strays = int(np.count_nonzero((self._turn[batch] >= 0) & (self._turn[batch] != place)))

@@ -1,7 +1,7 @@
-"""Compare noise with the mean where a server may have multiplied both by an unknown rate.
+"""Compare noise with the mean if a server may have multiplied both by an unknown rate.
 
-Multiplying a noisy mean takes nothing from its privacy. So where no rate is declared, noise below
-the accounted scale is a fault only if more of the mean was released than belongs to that noise.
+Multiplying a noisy mean does not affect its privacy. So if no rate is declared, noise below the
+accounted scale is a fault only if more of the mean was released than this noise allows.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ _MOST = 16.0**2  # of one round, as bets on shifts are capped
 
 
 class UndeclaredRates:
-    """The rate of every round, by the noise that it shows.
+    """Estimate the rate of every round from its noise.
 
     Attributes:
-        spread: By what the latest round's residual is multiplied, so that right noise has the
-            accounted scale or more.
+        spread: Factor for the latest round's residual, so that correct noise has at least the
+            accounted scale.
     """
 
     def __init__(self) -> None:
@@ -31,11 +31,11 @@ class UndeclaredRates:
         self._information = 0.0
 
     def see(self, ended: RoundSums, alpha: float) -> bool:
-        """Take a round; return whether its rate is not 1, and put its residual at that rate.
+        """Add a round; return whether its rate is not 1, and rescale its residual to that rate.
 
         Args:
             ended: The round.
-            alpha: Chance that a limit of the rate is wrong, each.
+            alpha: Error probability of each limit of the rate.
         """
         own = ended.accounted
         if own.server_rate is not None or own.noise is not None:  # which is one for all rounds
@@ -57,10 +57,10 @@ class UndeclaredRates:
         return True
 
     def judge(self, checks: Sequence[Check], *, needed: float) -> tuple[Check, ...]:
-        """Say of all checks what small noise means.
+        """Interpret small noise in all checks.
 
         Args:
-            checks: As they stand.
+            checks: The checks so far.
             needed: Squared length of a shift that could have been found.
         """
         every = tuple(checks)

@@ -1,4 +1,4 @@
-"""Watch the noise of a run step by step, and say whether it is what was accounted for."""
+"""Watch the noise of a run step by step, and test whether it is as accounted for."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -29,31 +29,30 @@ _COARSE = 1.01  # ratio of noise multipliers that are taken together where there
 
 
 class StepWatch:
-    """Watch the noise that a program releases, one step after the other.
+    """Watch the noise that a program releases, step by step.
 
-    Eight checks share ``level``, nine where noise is declared to be correlated. Each keeps the
-    largest e-value that it ever had: it is violated where that reaches 8/level, or 9/level.
-    Evidence on scale, shape, signs, ties and sums of steps is made of likelihood ratios. Cosines
-    become p-values by their exact law and these e-values, of which step t has the weight
-    1/(t(t+1)).
+    Eight checks share ``level``, nine where noise is declared to be correlated. Each keeps its
+    largest e-value: it is violated if that reaches 8/level, or 9/level. Evidence on scale, shape,
+    signs, ties and sums of steps consists of likelihood ratios. Cosines give exact p-values and
+    these e-values, where step t has the weight 1/(t(t+1)).
 
-    Guarantee: at most a share ``level`` of right runs is ever flagged, whenever it is stopped and
-        however often it is asked. Too much noise is a remark.
-    Assumption: in a right run residuals are independent Gaussian noise. All coordinates of one
-        tensor in one step have the same scale, of at least 1. Rounding to 1/16 of it
-        or finer is allowed.
+    Guarantee: at most a fraction ``level`` of correct runs is ever flagged, at any stopping time
+        and however often it is queried. Too much noise is a remark.
+    Assumption: in a correct run residuals are independent Gaussian noise. All coordinates of one
+        tensor in one step have the same scale, at least 1. Rounding to 1/16 of it or finer is
+        allowed.
 
     Memory is bounded: 1,024 coordinates of 256 steps, two numbers for each of at most 2²⁰ rows, and
     three for each step.
 
     Args:
-        level: Chance of flagging a right run, for all checks together.
-        steady: Whether the residuals are noise alone. False where the sum before noise is unknown
-            and may drift: then only what holds under every drift is tested, that is scale.
+        level: Probability of flagging a correct run, for all checks together.
+        steady: Whether the residuals are pure noise. False if the sum before noise is unknown and
+            may drift: then only the scale is tested, which is valid under any drift.
         drift: Why they may not be, in a sentence.
-        noise: Correlated noise that is declared, as of :class:`Whitening`; it is whitened first.
-            Where earlier steps are too large to be kept, only the sketch is, and of the rest the
-            scale of what is new in every step is tested.
+        noise: Declared correlated noise, see :class:`Whitening`; it is whitened first. If earlier
+            steps are too large to keep, only the sketch is whitened; for the rest, the scale of the
+            new noise in every step is tested.
 
     Example:
         >>> import numpy as np
@@ -89,17 +88,16 @@ class StepWatch:
         noise_multiplier: float | None = None,
         rate: float | None = None,
     ) -> list[NDArray[Any]] | None:
-        """Take the residuals of the next step; return their noise that is new in it.
+        """Add the residuals of the next step; return their new noise.
 
-        That is independent of all that was known before the step. It is None where noise is
-        declared to be correlated and only a sketch of it is whitened.
+        It is independent of everything known before the step. It is None if declared correlated
+        noise is whitened only in a sketch.
 
         Args:
-            residuals: As of :func:`summarise_step`.
+            residuals: See :func:`summarise_step`.
             ties: Likewise.
-            noise_multiplier: σ that is booked for this step; None keeps it out of
-                :meth:`group_noise`.
-            rate: Sampling rate that is booked for it; None likewise.
+            noise_multiplier: Booked σ of this step; None excludes it from :meth:`group_noise`.
+            rate: Booked sampling rate of this step; None likewise.
         """
         booked = self._read_booked(noise_multiplier, rate)
         arrays = [(name, read_residual(name, value)) for name, value in residuals]
@@ -130,12 +128,12 @@ class StepWatch:
         noise_multiplier: float | None = None,
         rate: float | None = None,
     ) -> None:
-        """Take the summary of the next step, computed where its arrays are.
+        """Add the summary of the next step, computed on the device of its arrays.
 
         Args:
-            step: Step of residuals in units of the accounted noise; of declared noise not whitened
-                yet.
-            noise_multiplier: As of :meth:`see`.
+            step: Summary of residuals in units of the accounted noise; declared noise is not
+                whitened yet.
+            noise_multiplier: See :meth:`see`.
             rate: Likewise.
         """
         booked = self._read_booked(noise_multiplier, rate)
@@ -187,7 +185,7 @@ class StepWatch:
     def _read_booked(
         self, noise_multiplier: float | None, rate: float | None
     ) -> tuple[float, float] | None:
-        """Return noise multiplier and rate that are booked for a step; None where one is not."""
+        """Return the booked noise multiplier and rate of a step; None if one is missing."""
         if noise_multiplier is None or rate is None:
             return None
         _validate.positive(noise_multiplier=noise_multiplier)
@@ -200,21 +198,21 @@ class StepWatch:
         return noise_multiplier, rate
 
     def _book(self, step: StepSummary, noise_multiplier: float, rate: float) -> None:
-        """Add a step to those with the same booked noise and rate; bounded in number."""
+        """Add a step to those with the same booked noise and rate; their number is bounded."""
         key = noise_multiplier, rate
         if key not in self._groups and len(self._groups) >= _MOST_GROUPS:
-            # More noise and rarer batches leak less, so that a bound by them still holds.
+            # More noise and rarer batches leak less, so a bound computed from them still holds.
             key = round_up(noise_multiplier, _COARSE), rate and 1 / round_up(1 / rate, _COARSE)
         if key not in self._groups:
             self._groups[key] = _Group(step)
         self._groups[key].add(step, self.steps + 1)
 
     def group_noise(self) -> tuple[NoiseGroup, ...]:
-        """Return the noise that was observed, by the booked noise.
+        """Return the observed noise, grouped by the booked noise.
 
-        Residuals with a mean make noise look larger, so that a bound by it still holds. Of declared
-        correlated noise, all steps together are one release of the whitened noise: its sensitivity
-        is that of the declared matrix. There is none where batches were sampled.
+        Residuals with a mean make noise look larger, so a bound computed from it still holds. With
+        declared correlated noise, all steps are one release of the whitened noise, with the
+        sensitivity of the declared matrix. Nothing is returned if batches were sampled.
         """
         if self._declared is not None and any(rate != 1 for _, rate in self._groups):
             return ()
@@ -230,23 +228,23 @@ class StepWatch:
         )
 
     def distrust(self, reason: str) -> None:
-        """Give up the checks that need residuals of noise alone: they turned out to hold more."""
+        """Drop the checks that need residuals of pure noise: these turned out to contain more."""
         self._drift = reason
 
     @property
     def violated(self) -> bool:
-        """Whether any check is violated by now; that stays, unless residuals are distrusted."""
+        """Whether any check has ever been violated, unless residuals are distrusted."""
         return any(
             check.crossed is not None and not (check.steady and self._drift)
             for check in self._checks
         )
 
     def finding(self, *more: Check, bound: EpsilonLowerBound | None = None) -> ConformanceFinding:
-        """Return what was found so far.
+        """Return the finding so far.
 
         Args:
-            more: Checks that others made of the same run.
-            bound: The ε of what ran, as of :func:`bound_epsilon_of_run`.
+            more: Further checks of the same run.
+            bound: The ε of what ran, from :func:`bound_epsilon_of_run`.
         """
         own = [check.check(drift=self._drift) for check in self._checks]
         return ConformanceFinding(
@@ -255,7 +253,7 @@ class StepWatch:
 
 
 class _Group:
-    """Noise of the tensors in steps with the same booked noise and rate."""
+    """Accumulate the noise of the tensors in steps with the same booked noise and rate."""
 
     def __init__(self, step: StepSummary) -> None:
         self._names = [part.name for part in step.tensors]
@@ -263,12 +261,12 @@ class _Group:
         self._squares = np.zeros(len(self._names))
         self.steps = 0
         self.quietest: list[tuple[int, int, float]] = []
-        # Which part is the quietest is chosen by limits at one level, whatever it will be.
+        # The quietest part is chosen by limits at one fixed level, whatever level is used later.
         every = np.append(self._counts, self._counts.sum())
         self._quantiles = 2 * scipy.special.gammaincinv(every / 2, _NOMINAL)
 
     def add(self, step: StepSummary, number: int) -> None:
-        """Add a step, which has this number in the run."""
+        """Add the step with this number in the run."""
         squares = np.array([part.squares for part in step.tensors])
         self._squares += squares
         self.steps += 1

@@ -1,4 +1,4 @@
-"""Whiten declared correlated noise: turn residuals back into what must be independent."""
+"""Whiten declared correlated noise: turn residuals back into independent noise."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,16 +10,16 @@ from epsilometer.conformance.summary import StepSummary, summarise_step
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import FloatArray
 
-MOST_KEPT = 1 << 22  # numbers that are kept of earlier steps; of more, only those of the sketch
+MOST_KEPT = 1 << 22  # numbers to keep of earlier steps; beyond that, only the sketch is kept
 _MOST_DIAGONALS = 4096  # of a Toeplitz matrix; 4,096 sketches are 32 MiB
 _LEVELS = 32  # of a tree
 
 
 class Row(NamedTuple):
-    """How one step's noise is whitened: own · residual + Σ weight · what was kept.
+    """Describe how one step's noise is whitened: own · residual + Σ weight · kept value.
 
     Attributes:
-        own: Weight of this step's residual; the noise that is new in it has the scale 1/own.
+        own: Weight of this step's residual; its new noise has the scale 1/own.
         earlier: (step, weight) pairs.
     """
 
@@ -28,12 +28,12 @@ class Row(NamedTuple):
 
 
 class _Law(NamedTuple):
-    """How all steps are whitened.
+    """Describe how all steps are whitened.
 
     Attributes:
         row: Returns the row of a step, counted from 0.
-        from_noise: Whether what is kept of a step is its whitened noise, not its residual.
-        kept: Steps that are kept.
+        from_noise: Whether the whitened noise of a step is kept, not its residual.
+        kept: Number of steps to keep.
         name: Its name.
     """
 
@@ -44,19 +44,20 @@ class _Law(NamedTuple):
 
 
 class Whitening:
-    r"""The law of correlated noise that a program declares: DP-FTRL or matrix factorisation.
+    r"""Whiten the correlated noise that a program declares: DP-FTRL or matrix factorisation.
 
     Noise of step t is :math:`r_t = \sum_{s \le t} B_{ts} z_s`, z independent, where B is the mixing
-    matrix, or :math:`B = C^{-1}` of an encoder C. Then :math:`z_t = \sum_s C_{ts} r_s`; of a mixing
-    matrix z follows by forward substitution. As many steps are kept as the matrix has diagonals.
+    matrix, or :math:`B = C^{-1}` of an encoder C. Then :math:`z_t = \sum_s C_{ts} r_s`; with a
+    mixing matrix, z follows by forward substitution. As many steps are kept as the matrix has
+    diagonals.
 
-    Guarantee: residuals of the declared law become independent noise of scale 1.
+    Guarantee: residuals of the declared distribution become independent noise of scale 1.
     Assumption: residuals are in units of the noise z, which is the same in all steps.
 
     Args:
-        declared: Mixing matrix B as an array, lower triangular, one row for each step or more; or a
-            ``MatrixNoise``, ``SquareRoot``, ``TreeNoise`` or ``IndependentNoise`` of ours. An
-            encoder that is an array is given to :meth:`by_encoder`.
+        declared: Mixing matrix B as a lower triangular array, with at least one row per step; or a
+            ``MatrixNoise``, ``SquareRoot``, ``TreeNoise`` or ``IndependentNoise``. For an encoder
+            as an array, use :meth:`by_encoder`.
 
     Example:
         >>> declared = Whitening([[1.0, 0.0], [-0.5, 1.0]])
@@ -76,7 +77,7 @@ class Whitening:
 
     @classmethod
     def by_tree(cls) -> "Whitening":
-        """Declare noise of a binary tree: each step adds a node and takes away those below it."""
+        """Declare noise of a binary tree: each step adds a node and removes those below it."""
         return cls(_TREE)
 
     def row(self, step: int) -> Row:
@@ -84,7 +85,7 @@ class Whitening:
         return self._law.row(step)
 
     def make_encoder(self, steps: int) -> FloatArray:
-        """Return C, by which residuals of this many steps are multiplied to whiten them.
+        """Return C, which whitens the residuals of this many steps.
 
         Example:
             >>> Whitening.by_tree().make_encoder(2)
@@ -103,16 +104,16 @@ class Whitening:
         return encoder
 
     def start(self) -> "Stream":
-        """Begin to whiten a run."""
+        """Start whitening a run."""
         return Stream(self)
 
     def fits(self, sizes: Sequence[int]) -> bool:
-        """Tell whether all coordinates of earlier steps may be kept, and not their sketch alone."""
+        """Tell whether all coordinates of earlier steps can be kept, not only their sketch."""
         return self.kept * sum(sizes) <= MOST_KEPT
 
 
 class Stream:
-    """Whitens the residuals of one run, step by step, with bounded memory."""
+    """Whiten the residuals of one run, step by step, with bounded memory."""
 
     def __init__(self, declared: Whitening) -> None:
         self._declared, self._step = declared, 0
@@ -131,7 +132,7 @@ class Stream:
         return [array.copy() for array in white]
 
     def _forget(self) -> None:
-        """Drop what no later step needs: all but the latest, or of a tree all but its nodes."""
+        """Drop what no later step needs: all but the latest, or all but the nodes of a tree."""
         if self._declared._law is _TREE:
             done = self._step + 1
             nodes = {(done >> level << level) - 1 for level in range(_LEVELS) if done >> level & 1}
@@ -141,9 +142,9 @@ class Stream:
         self._kept.pop(oldest - 1, None)
 
     def whiten_sketches(self, step: StepSummary) -> StepSummary:
-        """Return a summary of the whitened sketch alone; cosines within the step stay.
+        """Return a summary of the whitened sketch only; cosines within the step are kept.
 
-        Coordinates of one step are independent in any case, so that cosines keep their law.
+        Coordinates of one step are independent in any case, so cosines keep their distribution.
         """
         parts = [part for part in step.tensors if part.sketch.size]
         white = self.next([part.sketch for part in parts])
@@ -151,7 +152,7 @@ class Stream:
         own = summarise_step(
             named,
             sketch=[np.arange(array.size) for array in white],
-            ties=step.ties or (0, 0),  # a lattice cannot be told after whitening
+            ties=step.ties or (0, 0),  # a lattice cannot be detected after whitening
         )
         return StepSummary(tensors=own.tensors, cosines=step.cosines, ties=own.ties)
 
@@ -176,7 +177,7 @@ def _read_law(declared: Any) -> _Law:
 
 
 def _read_matrix(given: Any, *, mixing: bool, name: str = "") -> _Law:
-    """Return the law of a mixing matrix, or of an encoder."""
+    """Return the whitening of a mixing matrix, or of an encoder."""
     matrix = np.asarray(given, np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
         raise InvalidArgument(f"Expected a square matrix, got shape {matrix.shape}.")
@@ -195,7 +196,7 @@ def _read_matrix(given: Any, *, mixing: bool, name: str = "") -> _Law:
             )
         weights = matrix[step]
         own = 1 / float(weights[step]) if mixing else float(weights[step])
-        # Of a mixing matrix, earlier noise is taken off before the rest is divided.
+        # For a mixing matrix, earlier noise is subtracted before the rest is divided.
         sign = -own if mixing else 1.0
         earlier = (int(place) for place in np.flatnonzero(weights[:step]))
         return Row(own, tuple((place, sign * float(weights[place])) for place in earlier))
@@ -219,7 +220,7 @@ def _read_square_root(encoder: Any) -> _Law:
 
 
 def _read_diagonals(diagonals: FloatArray, *, name: str, all_of_them: bool = False) -> _Law:
-    """Return the law of an encoder that has the same numbers along each diagonal."""
+    """Return the whitening of an encoder that is constant along each diagonal."""
 
     def row(step: int) -> Row:
         if all_of_them and step >= diagonals.size:
@@ -237,7 +238,7 @@ def _read_diagonals(diagonals: FloatArray, *, name: str, all_of_them: bool = Fal
 
 
 def _find_row_of_tree(step: int) -> Row:
-    """The node of this step takes the place of those below it, whose noise is taken away."""
+    """Replace the nodes below this step's node, whose noise is removed."""
     done = step + 1
     level = (done & -done).bit_length() - 1
     return Row(own=1.0, earlier=tuple((step - (1 << below), 1.0) for below in range(level)))

@@ -1,1 +1,1 @@
-"""Adapters: one file or folder a framework, and nothing else imports that framework."""
+"""Adapt frameworks: one file or folder per framework, which nothing else imports."""

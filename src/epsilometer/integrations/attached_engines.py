@@ -1,4 +1,4 @@
-"""fastDP and private-transformers: take one step of theirs, to be audited.
+"""Audit one step of fastDP or private-transformers.
 
 Both attach a ``PrivacyEngine`` to an optimiser, whose ``step`` then clips, adds noise and divides.
 """
@@ -16,18 +16,19 @@ _NEEDED = ("named_params", "batch_size", "noise_multiplier", "max_grad_norm")
 def attached_step(
     optimizer: Any, compute_loss: Callable[..., Any], batch: Any, **settings: Any
 ) -> Step:
-    """Return one step of an optimiser that an engine is attached to, as a subject of an audit.
+    """Return one step of an optimiser with an attached engine, as the subject of an audit.
 
     Guarantee: that of :class:`epsilometer.Step`. Weights, gradients and random streams of training
-        stay as they are: the gradient is taken where the optimiser would apply it.
-    Assumption: noise is drawn from torch's own random stream, as both do.
+        are unchanged: the gradient is intercepted where the optimiser would apply it.
+    Assumption: noise is drawn from torch's global random stream, as both libraries do.
 
     Args:
-        optimizer: ``engine.attach(optimizer)`` was called.
-        compute_loss: ``compute_loss(*batch)``: as you call ``backward`` on, with fastDP; one loss
-            per record, as ``optimizer.step(loss=…)`` takes, with private-transformers.
+        optimizer: Optimiser after ``engine.attach(optimizer)``.
+        compute_loss: ``compute_loss(*batch)``. With fastDP, the loss on which you call
+            ``backward``; with private-transformers, one loss per record, as for
+            ``optimizer.step(loss=…)``.
         batch: Tuple of arrays with records on axis 0, as many as the engine's ``batch_size``.
-        settings: As of ``Step``: ``steps``, ``records``, ``title``.
+        settings: Arguments of ``Step``: ``steps``, ``records``, ``title``.
 
     Example:
         ``em.audit(attached_step(optimizer, compute_loss, (features, labels)))``

@@ -1,4 +1,4 @@
-"""Lightning: audit the Opacus optimiser of a ``Trainer.fit`` by a callback."""
+"""Audit the Opacus optimiser of Lightning's ``Trainer.fit`` with a callback."""
 
 from pathlib import Path
 from typing import Any
@@ -18,29 +18,29 @@ __all__ = ["AuditCallback"]
 
 
 class AuditCallback(Callback):  # type: ignore[misc, unused-ignore]
-    """Audit a training with Lightning, in which Opacus clips and adds noise.
+    """Audit a Lightning run in which Opacus clips and adds noise.
 
     ``Trainer(callbacks=[AuditCallback(delta=1e-5)])``; after ``fit``, ``callback.audit`` has the
-    verdict. What is watched is the loader that Lightning really goes through: one that
-    ``make_private`` returned and no one handed to Lightning does not count.
+    verdict. It watches the loader that Lightning actually uses: a loader from ``make_private`` that
+    was not passed to Lightning does not count.
 
-    Guarantee: that of :func:`epsilometer.integrations.opacus.audited`. A training without a
-        ``DPOptimizer`` is refused, and never passes.
-    Assumption: one optimiser, which ``make_private`` made, on one process.
+    Guarantee: that of :func:`epsilometer.integrations.opacus.audited`. A run without a
+        ``DPOptimizer`` is rejected, and never passes.
+    Assumption: one optimiser, from ``make_private``, in one process.
 
     Args:
-        privacy_engine: The ``PrivacyEngine``; by default the attribute of the module that is one.
-        delta: δ of the claim.
-        claim: The claimed ε; by default what the engine reports.
-        confidence: As of ``Audited.result``.
-        canaries: As of ``audited``.
+        privacy_engine: The ``PrivacyEngine``; by default the only one among the module's
+        attributes. delta: δ of the claim.
+        claim: The claimed ε; by default the one that the engine reports.
+        confidence: See ``Audited.result``.
+        canaries: See ``audited``.
         noise: Likewise.
         seed: Likewise.
-        save: Where the result is written: ``.json``, ``.html`` or ``.md``; by default nowhere.
+        save: File for the result: ``.json``, ``.html`` or ``.md``; by default none is written.
 
     Attributes:
-        audit: The result; None before the end of a training.
-        run: What watches the training; None before it begins.
+        audit: The result; None before the end of training.
+        run: The object that watches the training; None before it begins.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class AuditCallback(Callback):  # type: ignore[misc, unused-ignore]
             self.audit.save(self._save)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Leave optimiser and loader as they were."""
+        """Restore optimiser and loader."""
         if self.run is not None:
             self.run.close()
 

@@ -13,12 +13,12 @@ def log_audit(audit: Audit, *, prefix: str = "privacy.") -> str:
     """Log an audit to the active run, or to a new one; several views become nested runs.
 
     Guarantee: a bound that is not valid is never logged as ``epsilon_bound``. The whole audit is
-        kept as ``result.json``, and its page as ``report.html``.
-    Assumption: the tracking store is set, as MLflow expects it.
+        saved as ``result.json``, and its report as ``report.html``.
+    Assumption: MLflow's tracking store is configured.
 
     Args:
         audit: Audit of any subject.
-        prefix: Before all names, which else might be taken: a training run has its own seed.
+        prefix: Prefix of all names, which avoids clashes: a training run has its own ``seed``.
 
     Returns:
         The id of the run.
@@ -32,7 +32,7 @@ def log_audit(audit: Audit, *, prefix: str = "privacy.") -> str:
 
 @contextmanager
 def _open_run(mlflow: Any, audit: Audit) -> Iterator[str]:
-    """Give the active run, which stays active, or a new one that ends."""
+    """Yield the active run, which stays active, or a new one that ends."""
     active = mlflow.active_run()
     if active is not None:
         yield active.info.run_id

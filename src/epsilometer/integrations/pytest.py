@@ -1,7 +1,7 @@
-"""Plug into pytest: the fixture ``assert_private``, two options, what audits found below the tests.
+"""Extend pytest with the fixture ``assert_private``, two options, and a summary of all audits.
 
-pytest loads this for everyone who has epsilometer installed, so it imports nothing but pytest, and
-names its types in quotes: older versions do not have them all.
+pytest loads this wherever epsilometer is installed, so it imports only pytest, and quotes type
+names: older versions lack some of them.
 """
 
 import functools
@@ -19,7 +19,7 @@ _PROPERTY = "privacy audit"
 
 
 def pytest_addoption(parser: "pytest.Parser") -> None:
-    """Add options that all audits of a session share, in place of what tests say."""
+    """Add options for all audits of a session, which override those of tests."""
     group = parser.getgroup("epsilometer", "privacy audits")
     group.addoption(
         "--audit-runs",
@@ -45,7 +45,7 @@ def assert_private(request: "pytest.FixtureRequest") -> "Callable[..., Audit]":
     chosen = {name: value for name, value in options.items() if value is not None}
 
     def report(found: "Audit") -> None:
-        # Properties travel from xdist's workers home, and into JUnit's files.
+        # xdist's workers return properties, and JUnit files contain them.
         request.node.user_properties.append((_PROPERTY, summary(found)))
 
     @functools.wraps(audit)
@@ -68,7 +68,7 @@ def assert_private(request: "pytest.FixtureRequest") -> "Callable[..., Audit]":
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
-    """Print what each audit found, where there was any."""
+    """Print the result of each audit, if there was any."""
     reports = (report for some in terminalreporter.stats.values() for report in some)
     said = {
         (report.nodeid, text)

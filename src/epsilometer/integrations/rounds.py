@@ -1,4 +1,4 @@
-"""Audit federated rounds of any framework: weights of every round in, an audit out."""
+"""Audit federated rounds of any framework, given the weights of every round."""
 
 import dataclasses
 import secrets
@@ -32,27 +32,27 @@ __all__ = ["AccountedMean", "IterateWatch"]
 
 
 class IterateWatch:
-    """Canaries for the rounds of one federated run, and what was seen of them.
+    """Make canaries for the rounds of one federated run, and measure them.
 
     A canary is a client that sends a random direction, as long as clipping allows. Your server
-    averages it among the others; after every round it shows the new weights.
+    averages it with the others; after every round, pass the new weights to :meth:`see`.
 
     Guarantee: that of ``epsilometer.Cosines`` for all views together, and with ``accounted`` that
         of ``RoundWatch``.
-    Assumption: canaries are treated as clients are, and no one who trains knows the seed.
+    Assumption: canaries are treated like clients, and no one who trains knows the seed.
 
     Args:
-        model: The weights before training, arrays by name. Floating-point arrays count.
+        model: The weights before training, arrays by name. Only floating-point arrays count.
         clip_norm: Norm to which the server clips a client's update, over all arrays together.
-        canaries: How many there are. More than a tenth of a round's clients harm the model; the
-            result says how much of the change of the weights was theirs.
-        seed: Seed of the directions, a secret; drawn by the system unless given.
+        canaries: Number of canaries. More than a tenth of a round's clients harm the model; the
+            result says which part of the change of the weights was theirs.
+        seed: Secret seed of the directions; drawn from the operating system by default.
         family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
-        sampled: Whether rounds have only some of the clients, who stay unknown, so that a claim may
-            rest on amplification. Else every round shows who took part, and what clients sent is
-            taken out of what is released.
-        accounted: What the server is accounted to release, to be checked round by round; needs the
-            updates of all clients.
+        sampled: Whether each round has an unknown sample of the clients, so that a claim may use
+            amplification. Otherwise participants are known, and updates of clients are subtracted
+            from the release.
+        accounted: Accounted release of the server, checked in each round; needs the updates of all
+            clients.
         without: Patterns of names of arrays that are not trained.
 
     Example:
@@ -103,11 +103,11 @@ class IterateWatch:
         self._canaries, self._clip_norm, self._sampled = canaries, float(clip_norm), sampled
         self._accounted, self._rounds = accounted, RoundWatch()
         self._model = {name: np.array(value) for name, value in model.items()}
-        self._witness: int | None = None  # the canary whose rounds say what a client loses
+        self._witness: int | None = None  # the canary whose rounds show what a client loses
         self._cost = CanaryCost()
 
     def make_update(self, number: int) -> dict[str, NDArray[Any]]:
-        """Return what a canary adds to the weights that it is sent, made afresh at every call."""
+        """Return what a canary adds to the received weights, generated at every call."""
         if not 0 <= number < self._canaries:
             raise InvalidArgument(f"Expected a canary below {self._canaries}, got {number}.")
         row = self._directions.rows([number])[0] * np.float32(self._clip_norm)
@@ -123,16 +123,16 @@ class IterateWatch:
         examples: Iterable[float] | None = None,
         clients: Iterable[Hashable] | None = None,
     ) -> None:
-        """Take the weights after a round.
+        """Add the weights after a round.
 
         Args:
             model: The new weights.
             canaries: Numbers of the canaries that took part.
-            updates: What the real clients of the round sent, before clipping, where you know it: it
-                is taken out of what was released, and checked. Not with ``sampled``.
-            examples: Their numbers of examples, where the server weights by them.
-            clients: Who sent them, in the same order: a client that counts more than others is
-                noticed over several rounds. Names stay here.
+            updates: Updates of the real clients of the round, before clipping, if known: they are
+                subtracted from the release, and checked. Not with ``sampled``.
+            examples: Their numbers of examples, if the server weights by them.
+            clients: Identifiers of their senders, in the same order: a client that counts more than
+                others is detected over several rounds. Results do not contain them.
         """
         members = np.unique(np.atleast_1d(np.asarray(canaries, np.int64)))
         if members.size and not 0 <= members[0] <= members[-1] < self._canaries:
@@ -165,7 +165,7 @@ class IterateWatch:
         members: list[int],
         released: Arrays,
     ) -> None:
-        """Add up what clients sent; check what was made of it, where that is accounted for."""
+        """Sum the updates of clients; check the release if it is accounted for."""
         known = [] if examples is None else list(examples)
         if self._accounted is not None:
             usual = sum(known) / len(known) if known else None
@@ -195,7 +195,7 @@ class IterateWatch:
         delta: float | None = None,
         confidence: float = DEFAULT_CONFIDENCE,
     ) -> Audit:
-        """Return what was found so far.
+        """Return the audit so far.
 
         Args:
             claim: The claimed ε of a client, or a ``Claim``.

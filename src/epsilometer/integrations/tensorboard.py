@@ -1,4 +1,4 @@
-"""Log audits to TensorBoard, through the writer of a training."""
+"""Log audits to TensorBoard, through the writer of a training run."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,19 +14,18 @@ from epsilometer.files.history.logged import log_to
 def log_audit(
     audit: Audit, writer: Any, *, step: int | None = None, prefix: str = "privacy."
 ) -> None:
-    """Log an audit through a writer: numbers as scalars, words as texts, files into its folder.
+    """Log an audit through a writer: scalars, texts, and files in its folder.
 
     Guarantee: a bound that is not valid is never logged as ``epsilon_bound``. The whole audit is
-        kept beside the events, as ``result.json`` and ``report.html``.
-    Assumption: the writer writes into a folder of this machine.
+        saved next to the events, as ``result.json`` and ``report.html``.
+    Assumption: the writer writes to a local folder.
 
     Args:
-        audit: Audit of any subject. Several views are tagged ``view-1/privacy.epsilon_bound``, and
-            so on.
-        writer: A ``SummaryWriter`` of ``torch.utils.tensorboard`` or of tensorboardX, as
-            ``TensorBoardLogger(…).experiment`` of Lightning.
-        step: Training step at which it was made.
-        prefix: Before all names, which else might be taken.
+        audit: Audit of any subject. Several views are tagged ``view-1/privacy.epsilon_bound`` etc.
+        writer: A ``SummaryWriter`` of ``torch.utils.tensorboard`` or tensorboardX, such as
+            Lightning's ``TensorBoardLogger(…).experiment``.
+        step: Training step of the audit.
+        prefix: Prefix of all names, which avoids clashes.
     """
     missing = [n for n in ("add_scalar", "add_text", "log_dir") if not hasattr(writer, n)]
     if missing:

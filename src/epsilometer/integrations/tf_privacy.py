@@ -1,4 +1,4 @@
-"""TensorFlow Privacy: does a Keras optimiser do what its accountant is told?"""
+"""Audit TensorFlow Privacy: does a Keras optimiser do what its accountant assumes?"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -41,20 +41,20 @@ def read_books(
     noise_multiplier: float | None = None,
     used_microbatching: bool = True,
 ) -> list[Booked]:
-    """Return what is booked as (noise multiplier, sampling rate, steps) entries.
+    """Return the books as (noise multiplier, sampling rate, steps) entries.
 
-    Guarantee: exact. What is not understood is refused, and never left out.
+    Guarantee: exact. Events that are not understood are rejected, never ignored.
     Assumption: an event of Gaussian noise is one step.
 
     Args:
-        source: A ``DpEvent``, or a ``PrivacyAccountant``; or nothing, and the arguments of
-            ``compute_dp_sgd_privacy_statement`` by their names there.
+        source: A ``DpEvent`` or a ``PrivacyAccountant``. Otherwise pass the arguments of
+            ``compute_dp_sgd_privacy_statement``, by the same names.
         number_of_examples: Records of the training set.
         batch_size: Records in a step.
-        num_epochs: Passes over them.
-        noise_multiplier: As the optimiser has it.
-        used_microbatching: Whether a clipped gradient may be of several records; then TF-Privacy
-            books half of the noise, and so does this.
+        num_epochs: Passes over the training set.
+        noise_multiplier: Noise multiplier of the optimiser.
+        used_microbatching: Whether a clipped gradient may contain several records; then half of the
+            noise is booked, as in TF-Privacy.
 
     Example:
         >>> read_books(number_of_examples=1_000, batch_size=50, num_epochs=2,
@@ -83,19 +83,19 @@ def read_books(
 
 
 def audited(optimizer: Any, *, records: int, batch_size: int) -> "Audited":
-    """Audit a Keras optimiser of TensorFlow Privacy: one line before the model is compiled.
+    """Audit a Keras optimiser of TensorFlow Privacy: one line before compiling the model.
 
     ``run = audited(optimizer, records=60_000, batch_size=256)``, then ``model.compile`` and
     ``model.fit`` as usual, and ``run.result(books, delta=1e-5)``.
 
-    Guarantee: at most 1 right run in 1,000 is found violated. What the optimiser computes is
+    Guarantee: at most 1 correct run in 1,000 is found violated. What the optimiser computes is
         unchanged.
     Assumption: one process, not compiled by XLA; every call of the optimiser is a step.
 
     Args:
-        optimizer: As ``DPKerasSGDOptimizer``, with Gaussian noise.
+        optimizer: For example ``DPKerasSGDOptimizer``, with Gaussian noise.
         records: Records of the training set.
-        batch_size: Records in a step, as accounted for.
+        batch_size: Accounted records in a step.
     """
     with needs("tensorflow", extra="tf"):
         import tensorflow as tf
@@ -114,10 +114,10 @@ def audited(optimizer: Any, *, records: int, batch_size: int) -> "Audited":
 
 
 class Audited:
-    """An audit that watches an optimiser; made by :func:`audited`.
+    """Watch an optimiser; made by :func:`audited`.
 
     Attributes:
-        steps: Steps that were seen.
+        steps: Number of observed steps.
     """
 
     def __init__(self, tf: Any, optimizer: Any, records: int, batch_size: int) -> None:
@@ -145,12 +145,12 @@ class Audited:
         claim: Claim | float | None = None,
         confidence: float = 0.95,
     ) -> Audit:
-        """Judge a claim by what was seen of the run.
+        """Judge a claim by the observations of the run.
 
         Args:
             books: A ``DpEvent``, an accountant, or what :func:`read_books` returned.
             delta: δ of the claim; not needed with a ``Claim``.
-            claim: The claimed ε, or a ``Claim``; by default what the books come to at ``delta``.
+            claim: The claimed ε, or a ``Claim``; by default the ε of the books at ``delta``.
             confidence: Confidence of the audit.
         """
         entries = _as_entries(books)
@@ -175,7 +175,7 @@ class Audited:
         )
 
     def find_conformance(self, books: Any) -> ConformanceFinding:
-        """Return whether the run did what was accounted for, by what was seen so far."""
+        """Return whether the run so far did what was accounted for."""
         found = self._noise.finding(
             ClippingWatch(level=_SHARE, missing=_CLIPPING).check(),
             self._check_sums(),
@@ -189,7 +189,7 @@ class Audited:
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> Any:
-        """Count the records of a step, whose losses come one by one."""
+        """Count the records of a step, which has one loss per record."""
         tf = self._tf
 
         def count(values: Any) -> Any:
@@ -200,7 +200,7 @@ class Audited:
         return self._own(watched, var_list, grad_loss=grad_loss, tape=tape)
 
     def _watch_result(self, own: Callable[..., Any], sums: Any, state: Any) -> Any:
-        """Let the query add its noise, and take what it added out of the graph."""
+        """Let the query add its noise, and read this noise from the graph."""
         tf = self._tf
         noised, after, event = own(sums, state)
         before = [tf.cast(part, tf.float32) for part in tf.nest.flatten(sums)]
@@ -219,7 +219,7 @@ class Audited:
         self._most = max(self._most, int(rows))
         together = max(1.0, float(rows) / max(1, int(clipped)))  # records per clipped gradient
         self._largest = max(self._largest, together)
-        # Where a gradient is of several records, one of them may turn it round.
+        # If a gradient contains several records, one of them may reverse it.
         noise = self.noise_multiplier / (2 if together > 1 else 1)
         self._books.take_step(noise, self._rate)
         self._longest = max(self._longest, float(norm) / (max(1, int(clipped)) * self._clip))
@@ -239,7 +239,7 @@ class Audited:
         )
 
     def _check_losses(self) -> Check:
-        """Find a loss that is one number per batch: the gradient of the mean is clipped then."""
+        """Detect a loss that is one number per batch: then the gradient of the mean is clipped."""
         known = self.steps > 1 and self._rate * self._records >= _FEW and self._most > 0
         averaged = float(self._most == 1)
         return Check(
@@ -268,7 +268,7 @@ class Audited:
 
 
 class _WatchedQuery:
-    """A query of TF-Privacy that shows what noise it adds; all else is the query's own."""
+    """Wrap a query of TF-Privacy to record its noise; everything else is unchanged."""
 
     def __init__(self, own: Any, watch: Callable[..., Any]) -> None:
         self._own, self._watch = own, watch
@@ -291,7 +291,7 @@ def _as_entries(books: Any) -> Sequence[Booked]:
 
 
 def _report_epsilon(books: Sequence[Booked], delta: float) -> float | None:
-    """Return the ε of the books; None where it is not known, or infinite."""
+    """Return the ε of the books; None if it is unknown or infinite."""
     rates = {rate for _, rate, _ in books}
     if len(rates) != 1 or any(noise == 0 for noise, _, _ in books):
         return None

@@ -13,17 +13,16 @@ KIND = "privacy-audit"  # of the artifact
 
 
 def log_audit(audit: Audit, *, run: Any = None, prefix: str = "privacy.") -> None:
-    """Log an audit to a run: numbers and words into its summary, what was asked into its config.
+    """Log an audit to a run: the result to its summary, the settings to its config.
 
     Guarantee: a bound that is not valid is never logged as ``epsilon_bound``. The whole audit is
-        kept in an artifact, as ``result.json`` and ``report.html``.
+        saved in an artifact, as ``result.json`` and ``report.html``.
     Assumption: W&B is set up, or offline (``WANDB_MODE=offline``).
 
     Args:
-        audit: Audit of any subject. Several views are named ``privacy.view-1.epsilon_bound``, and
-            so on.
-        run: What ``wandb.init`` returned; by default the run that is active.
-        prefix: Before all names, which else might be taken: a training run has its own seed.
+        audit: Audit of any subject. Several views are named ``privacy.view-1.epsilon_bound`` etc.
+        run: The run from ``wandb.init``; by default the active run.
+        prefix: Prefix of all names, which avoids clashes: a training run has its own ``seed``.
     """
     with needs("wandb", extra="wandb"):
         import wandb

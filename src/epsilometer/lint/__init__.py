@@ -2,12 +2,12 @@
 
 Sources are parsed, never imported or run. ``lint`` reads files and folders as one project,
 ``lint_source`` one text. Both return a ``Report`` of findings, each with its reason, its remedy and
-the ``epsilometer shuffle`` call that says what ε really is. A package teaches it another library by
-an entry point of the group ``epsilometer.lint`` that names a ``Library``.
+the ``epsilometer shuffle`` call that computes the real ε. A package adds another library by an
+entry point of the group ``epsilometer.lint`` that names a ``Library``.
 
-One idea: ``module`` reads a file, ``project`` joins files by their names, ``flow`` follows values
-through them, ``roles`` finds what calls do for privacy, ``programs`` what runs together. ``checks``
-has the rules, which ask these and nothing else.
+``module`` reads a file, ``project`` joins files by their names, ``flow`` follows values through
+them, ``roles`` finds what calls do for privacy, ``programs`` what runs together. ``checks`` has the
+rules, which use only these.
 """
 
 from epsilometer.lint.libraries import DpCall, Library, Loader, Trainer

@@ -1,4 +1,4 @@
-"""Bind names: what the names of a module, and the attributes of its classes, stand for."""
+"""Bind names: find what the names of a module, and the attributes of its classes, stand for."""
 
 import ast
 from bisect import bisect_right
@@ -18,13 +18,13 @@ _MOST_TURNS = 4  # of a loop over a literal
 
 @dataclass(frozen=True)
 class Binding:
-    """What a name is bound to: a part of an expression.
+    """Bind a name to a part of an expression.
 
     Attributes:
         value: The expression; None for an argument, a counter or what ``+=`` changes.
         path: The part: ``(1,)`` for ``b`` of ``a, b = value``.
         argument: Whether the name is an argument of its function.
-        line: Where.
+        line: Its line.
         turns: Whether it is the variable of a loop over a literal.
     """
 
@@ -36,7 +36,7 @@ class Binding:
 
 
 class Bindings:
-    """What the names of a module, and the attributes of its classes, are bound to."""
+    """Hold the bindings of a module's names, and of the attributes of its classes."""
 
     def __init__(self, nodes: Iterable[ast.AST], scopes: dict[int, tuple[Scope, ...]]) -> None:
         self._scopes = scopes
@@ -45,7 +45,7 @@ class Bindings:
             lambda: defaultdict(list)
         )
         self._changed: set[str] = set()
-        # What a dictionary is given after it was made, in order; None if that cannot be told.
+        # What a dictionary receives after construction, in order; None if unknown.
         self._given: dict[tuple[int, str], list[tuple[int, ast.keyword | None]]] = defaultdict(list)
         for node in nodes:
             self._take(node)
@@ -121,9 +121,9 @@ class Bindings:
         return id(self._scopes[id(node)][-1]), name
 
     def find(self, name: ast.Name) -> tuple[Scope, list[Binding]]:
-        """Return what a name is bound to, seen from where it stands, and in which scope.
+        """Return the bindings of a name at its place, and their scope.
 
-        Of many bindings those last before the name count; in another scope, the last of all.
+        The last bindings before the name count; in another scope, the last of all.
         """
         own = self._own(name)
         for scope in reversed(self._scopes[id(name)]):
@@ -165,7 +165,7 @@ class Bindings:
         return name in self._changed
 
     def expand_keywords(self, expression: ast.expr) -> list[ast.keyword]:
-        """Return what ``**expression`` hands over: a literal, and what it was given since."""
+        """Return what ``**expression`` passes: a literal, and later additions."""
         if not isinstance(expression, ast.Name):
             return _read_literal(expression) or []
         made = _read_literal(self.find_once(expression))
@@ -179,7 +179,7 @@ class Bindings:
         return {name for scope, name in self._given if (scope, name) not in self._bound}
 
     def _add_given(self, name: ast.Name, made: list[ast.keyword]) -> list[ast.keyword]:
-        """Return a dictionary with what it was given before a line; nothing if that is unknown."""
+        """Return a dictionary with additions before a line; nothing if that is unknown."""
         scope, _ = self.find(name)
         given = self._given[id(scope), name.id]
         own = scope is self._own(name)

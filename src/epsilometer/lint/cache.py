@@ -1,7 +1,7 @@
-"""Keep results by content: files that did not change are not checked again.
+"""Cache results by content: unchanged files are not checked again.
 
 The key is a hash of all texts of a part of a project, of their paths, and of the rules, facts and
-code that checked them. A file that is damaged or of another version is made again.
+code that checked them. A damaged file, or one of another version, is written again.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ from epsilometer.lint.libraries import load_catalogue
 from epsilometer.lint.rules import Finding, Problem, Understood
 from epsilometer.lint.sources import Source
 
-_LARGEST = 32 * 2**20  # bytes of all results that are kept
-_MOST = 2_000  # parts of projects that are kept
+_LARGEST = 32 * 2**20  # bytes of all cached results
+_MOST = 2_000  # number of cached parts of projects
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True):
-    """What was found in one part of a project."""
+    """Hold the findings in one part of a project."""
 
     findings: tuple[Finding, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -32,7 +32,7 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cache:
-    """Results of earlier calls. Where nothing can be written nothing else is different."""
+    """Hold results of earlier calls. If nothing can be written, everything else works."""
 
     def __init__(self) -> None:
         self._file = find_cached("lint.json")
@@ -54,7 +54,7 @@ class Cache:
         self._used[key] = result
 
     def write(self) -> None:
-        """Write what was used in this call, and then what was known before, up to this many."""
+        """Write the results used in this call, then earlier ones, up to the limit."""
         if self._file is None or all(key in self._known for key in self._used):
             return
         older = {key: each for key, each in self._known.items() if key not in self._used}

@@ -1,4 +1,4 @@
-"""Follow chains of dataset methods: what comes before and after a shuffle."""
+"""Follow chains of dataset methods: find what comes before and after a shuffle."""
 
 import ast
 from collections import defaultdict
@@ -16,7 +16,7 @@ _UNBATCHES = ("unbatch", "flat_map", "interleave")
 _MIXES = {"shuffle", "sample_from_datasets", "interleave", "random_map", "filter", "apply"}
 _CONVERTS = {"as_numpy"}
 _TELLING = (*_BATCHES, *_UNBATCHES, "shuffle", "range", "take")
-_REACH = 20  # calls of a chain that are checked on either side of a shuffle
+_REACH = 20  # calls of a chain to check on either side of a shuffle
 
 _Arms: TypeAlias = Callable[[ast.AST], dict[int, bool]]
 
@@ -43,7 +43,7 @@ class Shuffle:
 
 
 def find_shuffles(module: Module, flow: Flow) -> list[Shuffle]:
-    """Return every shuffle of a dataset, with what the chain around it does.
+    """Return every shuffle of a dataset, described by the chain around it.
 
     Chains are followed through assignments to the same name in a function.
     """
@@ -86,13 +86,13 @@ def find_shuffles(module: Module, flow: Flow) -> list[Shuffle]:
 
 
 def is_ordered(flow: Flow, start: Value) -> bool:
-    """Tell whether a value is a dataset that is batched, and shuffled nowhere on its way."""
+    """Tell whether a value is a dataset that is batched and never shuffled."""
     waiting, batched, known, left = [start], False, False, _REACH
     while waiting:
         left -= 1
         for value in flow.trace(waiting.pop()):
             if not isinstance(value.node, ast.Call) or not left:
-                return False  # what comes from elsewhere may be shuffled there
+                return False  # data from elsewhere may be shuffled there
             calls, root = _unwind(value.node)
             names = {_name_method(call) for call in calls} or {write_name(value.node.func)}
             if names & _MIXES or any(_asks_for_shuffle(call) for call in calls):
@@ -137,7 +137,7 @@ def _is_whole(module: Module, node: ast.Call) -> bool:
 
 
 def _unwind(node: ast.Call) -> tuple[list[ast.Call], ast.expr]:
-    """Return the calls of a chain from the inside, and what it starts from."""
+    """Return the calls of a chain from the inside out, and its start."""
     calls: list[ast.Call] = []
     expression: ast.expr = node
     while isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):

@@ -1,4 +1,4 @@
-"""Split a project into groups of files that import each other; each is checked and cached alone."""
+"""Split a project into groups of files that import each other, checked and cached separately."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _IMPORT = re.compile(
     r"|import[ \t]+([^\n#]+))",
     re.MULTILINE,
 )
-# A function that may be an accountant of the project's own, or of a copy that it imports.
+# A function that may be the project's own accountant, or that of an imported copy.
 _OWN = re.compile(
     r"def \w*(?:eps|rdp|privacy|account|sigma|noise|budget|moment)\w*\("
     r"|import \w*compute_(?:rdp|eps)",
@@ -23,7 +23,7 @@ _MOST_IMPORTS = 500  # of one file
 
 
 def split_components(sources: Iterable[Source]) -> list[list[Source]]:
-    """Return the files in groups that are joined by imports, in the order of their first files."""
+    """Return the files in groups joined by imports, in the order of their first files."""
     every = list(sources)
     places: dict[tuple[str, ...], int] = {}
     for number, source in enumerate(every):

@@ -1,4 +1,4 @@
-"""Follow values through a project: where an expression comes from, and what it is worth."""
+"""Follow values through a project: find where an expression comes from, and its value."""
 
 import ast
 import operator
@@ -19,8 +19,8 @@ from epsilometer.lint.project import (
 
 Number: TypeAlias = int | float
 
-_BUDGET = 60  # steps of one question: code of any size is asked at the same price
-_DEEPEST = 6  # questions inside a question
+_BUDGET = 60  # steps per query, so that its cost does not depend on the size of the code
+_DEEPEST = 6  # nested queries
 _SENSIBLE = 1e18  # numbers of a training run are smaller
 _MOST_VALUES = 4  # that one expression may have
 _PASSES_ON = ("iter", "enumerate", "tqdm", "trange", "cycle", "list", "tuple", "islice", "track")
@@ -36,7 +36,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 
 
 class Unknown:
-    """What cannot be told from the source."""
+    """Mark a value that the source does not determine."""
 
 
 UNKNOWN = Unknown()
@@ -44,14 +44,14 @@ UNKNOWN = Unknown()
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A call of a function: what its parameters are this time.
+    """Hold the arguments of one call of a function.
 
     Attributes:
-        function: Which.
-        arguments: What was given, by the names of the parameters.
-        unsure: Parameters of which nothing can be said.
-        site: The call; None where the project has none.
-        turns: What loops over literals are at, by the ids of the loops.
+        function: The function.
+        arguments: Arguments, by the names of the parameters.
+        unsure: Parameters with unknown values.
+        site: The call; None if the project has none.
+        turns: Current values of loops over literals, by the ids of the loops.
     """
 
     function: Function | None
@@ -63,13 +63,13 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A part of an expression, where it stands and in which call.
+    """Hold a part of an expression, with its module and call.
 
     Attributes:
         node: The expression.
         module: The module that contains it.
-        frame: The call of the function around it, if one is checked.
-        path: The part of it that is meant: ``(0,)`` is the first of what it returns.
+        frame: The call of the enclosing function, if one is checked.
+        path: The selected part: ``(0,)`` is its first result.
     """
 
     node: ast.expr
@@ -79,12 +79,12 @@ class Value:
 
     @property
     def call(self) -> Call | None:
-        """The call that it is, if it is one."""
+        """The call, if the value is one."""
         return self.module.call_of.get(id(self.node))
 
 
 def list_loops_around(module: Module, node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the loops around a node in its function, from the inside, also in comprehensions."""
+    """Yield the loops around a node in its function, from the inside out, with comprehensions."""
     for parent in module.walk_up(node):
         match parent:
             case ast.For():
@@ -96,13 +96,13 @@ def list_loops_around(module: Module, node: ast.AST) -> Iterator[ast.AST]:
 
 
 class Flow:
-    """Answers where values come from. Every answer costs a bounded number of steps."""
+    """Find where values come from, in a bounded number of steps per query."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
 
     def trace(self, start: Value, depth: int = 0) -> list[Value]:
-        """Return the expressions a value may come from: calls, constants, unresolved names."""
+        """Return the possible sources of a value: calls, constants, unresolved names."""
         found: list[Value] = []
         seen: set[tuple[int, int, Path]] = set()
         waiting, left = [start], _BUDGET
@@ -118,10 +118,10 @@ class Flow:
                 found.append(value)
             else:
                 waiting.extend(following)
-        return found + waiting[:1]  # what was not followed to its end is there, and unknown
+        return found + waiting[:1]  # expressions that were not followed to their end are unknown
 
     def _step(self, value: Value, depth: int) -> list[Value] | None:  # noqa: PLR0911, PLR0912
-        """Return where a value comes from, one step back; None if it begins here."""
+        """Return where a value comes from, one step back; None if it starts here."""
         node, path = value.node, value.path
         match node:
             case ast.Name():
@@ -151,7 +151,7 @@ class Flow:
         return None
 
     def _decide(self, test: Value, depth: int) -> bool | None:
-        """Return whether a condition holds; None if that cannot be told."""
+        """Return whether a condition holds; None if unknown."""
         if not isinstance(test.node, ast.Compare) or depth + 2 > _DEEPEST:
             return None
         known = self.evaluate(test, depth + 2)
@@ -192,7 +192,7 @@ class Flow:
         return found or None
 
     def _follow_turns(self, value: Value, name: ast.Name) -> list[Value] | None:
-        """Return what the variable of the loop around a name is: in this turn, or in each."""
+        """Return the values of the loop variable around a name: in this turn, or in each."""
         for loop in list_loops_around(value.module, name):
             turns = list_turns(loop, name.id)
             if turns:
@@ -201,7 +201,7 @@ class Flow:
         return None
 
     def list_turns(self, value: Value) -> list[Frame | None]:
-        """Return one frame per turn of the loop over a literal around a node; else its own."""
+        """Return one frame per turn of a loop over a literal around a node; else its own."""
         for loop in list_loops_around(value.module, value.node):
             turns = [self._at(value, turn, ()) for turn in list_turns(loop)]
             if turns:
@@ -235,7 +235,7 @@ class Flow:
         ]
 
     def list_frames(self, module: Module, function: Function) -> list[Frame]:
-        """Return the calls of a function that the project has; one with defaults if it has none."""
+        """Return the project's calls of a function; one with defaults if there are none."""
         sites = self.project.callers.get(id(function), [])
         frames = [self.make_frame(module, function, site) for site in sites]
         return frames or [Frame(function)]
@@ -301,7 +301,7 @@ class Flow:
         return None
 
     def _find_option(self, value: Value, name: str) -> list[Value] | None:
-        """Return the default of an option. Switches may be set otherwise, so they are unknown."""
+        """Return the default of an option. Boolean switches may be set, so they are unknown."""
         found = self.project.options.get(name, [])
         own = [each for each in found if each[0] is value.module] or found
         if len(own) != 1 or value.path:
@@ -339,7 +339,7 @@ class Flow:
         return None
 
     def list_values(self, value: Value, depth: int = 0) -> set[Any]:
-        """Return what an expression may be worth; ``UNKNOWN`` stands for what cannot be told."""
+        """Return the possible values of an expression; ``UNKNOWN`` stands for unknown ones."""
         worth: set[Any] = set()
         for each in self.trace(value, depth):
             worth.add(self._compute(each, depth))
@@ -348,7 +348,7 @@ class Flow:
         return worth or {UNKNOWN}
 
     def evaluate(self, value: Value, depth: int = 0) -> Any:
-        """Return a number, a bool or a text; None if it cannot be told, or may be several."""
+        """Return a number, a bool or a string; None if it is unknown or ambiguous."""
         worth = self.list_values(value, depth)
         only = next(iter(worth)) if len(worth) == 1 else None
         return None if isinstance(only, Unknown) else only
@@ -372,7 +372,7 @@ class Flow:
         if function is None:
             return UNKNOWN
         worth = [self.evaluate(self._at(value, each), depth + 1) for each in inner]
-        # Numbers of a sensible size alone: the rest is not arithmetic of a training script.
+        # Only numbers of a sensible size: others are not from a training script.
         if not all(isinstance(each, int | float) and abs(each) < _SENSIBLE for each in worth):
             return UNKNOWN
         try:
@@ -408,7 +408,7 @@ class Flow:
         return worth if abs(worth) < _SENSIBLE else None
 
     def read_ratio(self, value: Value) -> tuple[Value | None, Value | None]:
-        """Return numerator and denominator of ``batch_size / n``, also behind a name."""
+        """Return numerator and denominator of ``batch_size / n``, even behind a name."""
         for each in self.trace(value):
             match each.node:
                 case ast.BinOp(left=left, op=ast.Div(), right=right):

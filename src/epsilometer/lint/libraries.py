@@ -1,4 +1,4 @@
-"""Describe libraries to the checks: their DP calls, samplers, loaders and trainers, all as data.
+"""Describe libraries to the checks, as data: DP calls, samplers, loaders and trainers.
 
 ``facts/`` has one file per library that comes with the project. Another package adds its own by an
 entry point of the group ``epsilometer.lint`` that names a :class:`Library`.
@@ -24,19 +24,19 @@ _GROUP = "epsilometer.lint"
 
 @dataclass(frozen=True, kw_only=True)
 class DpCall:
-    """Calls that assume Poisson sampling, and when they do.
+    """Describe calls that assume Poisson sampling, and when they do.
 
     Attributes:
-        names: What is called.
+        names: Names of the calls.
         kind: ``accountant`` computes, or calibrates noise to, an ε of Poisson sampling; ``hedged``
-            prints another ε beside it; ``training`` is DP training without its own ε.
-        needs_method: Only where the module also calls a method of this name.
-        needs_argument: Only where this argument is given.
-        needs_word: Only where some name of the module contains this word.
-        unless_argument: Not where this argument is True.
-        unless_anywhere: Not where some call of the module has this argument as False.
-        unless_attribute: Not where the module reads an attribute of this name.
-        counts: Whether it counts the steps of a run, which a run that is resumed must restore.
+            also prints another ε; ``training`` is DP training without its own ε.
+        needs_method: Only if the module also calls a method of this name.
+        needs_argument: Only if this argument is given.
+        needs_word: Only if some name of the module contains this word.
+        unless_argument: Not if this argument is True.
+        unless_anywhere: Not if some call of the module has this argument as False.
+        unless_attribute: Not if the module reads an attribute of this name.
+        counts: Whether it counts the steps of a run, which a resumed run must restore.
     """
 
     names: tuple[str, ...]
@@ -52,17 +52,17 @@ class DpCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
-    """A call that shuffles if one of its arguments has a certain value.
+    """Describe a call that shuffles if one of its arguments has a certain value.
 
     Attributes:
         argument: The argument that decides.
-        position: Where it stands without its name; None if it needs it.
-        default: What it is when left out.
+        position: Its position; None if it is keyword-only.
+        default: Its default.
         shuffles_when: The value that shuffles.
         data: The argument that holds the records.
         needs: The argument without which it makes no loader.
-        unless: Arguments that take the decision away, as a sampler does.
-        ordered: Whether records come in the order of the data where they are not shuffled.
+        unless: Arguments that override the decision, such as a sampler.
+        ordered: Whether records come in the order of the data if they are not shuffled.
     """
 
     argument: str
@@ -77,11 +77,11 @@ class Loader:
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """A class that makes the loader of the training data itself, and shuffles.
+    """Describe a class that makes the loader of the training data itself, and shuffles.
 
     Attributes:
         data: The argument that holds the training data.
-        makes: Methods that make the loader: a subclass that overrides one decides by itself.
+        makes: Methods that make the loader: a subclass that overrides one makes its own.
     """
 
     data: str
@@ -90,35 +90,35 @@ class Trainer:
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """What the checks know of one library.
+    """Describe one library to the checks.
 
     Attributes:
         package: Its top package.
         aliases: Further top packages with the same names.
-        calls: What assumes Poisson sampling.
-        engines: Methods that replace a loader by one that samples by Poisson, as ``make_private``.
-        samplers: What draws batches by coins: where one is used, shuffled loaders are taken to
-            serve other ends.
-        strategies: Attributes whose value draws batches by coins.
-        loaders: What may shuffle, by name.
-        trainers: What makes its own loader, by name.
-        modules: Classes whose ``train_dataloader`` feeds the training, as those of Lightning.
+        calls: Calls that assume Poisson sampling.
+        engines: Methods that replace a loader by one with Poisson sampling, as ``make_private``.
+        samplers: Samplers that draw batches by coin tosses: if one is used, shuffled loaders are
+            assumed to serve other purposes.
+        strategies: Attributes whose value draws batches by coin tosses.
+        loaders: Calls that may shuffle, by name.
+        trainers: Classes that make their own loader, by name.
+        modules: Classes whose ``train_dataloader`` feeds the training, as in Lightning.
         prepares: Methods that make a new loader.
-        passes: Calls that hand on the batches of one of their arguments.
-        signatures: Names of arguments that are often given without them, by name of the call.
-        chains: Whether its datasets have shuffle() and batch() with the meaning of tf.data.
-        buffered: Whether such a shuffle() has a buffer; else it shuffles everything.
+        passes: Calls that pass on the batches of one of their arguments.
+        signatures: Names of arguments that are often positional, by name of the call.
+        chains: Whether its datasets have shuffle() and batch() as in tf.data.
+        buffered: Whether such a shuffle() has a buffer; otherwise it shuffles everything.
         fit_shuffles: Whether its models shuffle arrays in fit().
         mixers: Layers that mix the records of a batch.
         refuses_mixers_unless: The argument that, set to False, makes its engine accept mixers.
-        parts: What takes a part of a dataset.
-        selectors: What keeps the best model by a validation score: the call, with the arguments one
-            of which must be given.
+        parts: Calls that take a part of a dataset.
+        selectors: Calls that keep the best model by a validation score, with arguments of which one
+            must be given.
         settings: Calls that hold settings of a trainer.
         resumes: Arguments that resume a run.
         restores: Methods that restore the books of an accountant.
-        books: Classes whose objects hold the books of a run, beside those of ``calls`` that count.
-        rounds: Classes whose ``fit`` runs once per round, and gets the weights of the one before.
+        books: Classes whose objects hold the books of a run, in addition to ``calls`` that count.
+        rounds: Classes whose ``fit`` runs once per round, and gets the weights of the previous one.
         clients: Whether it protects clients, so that batches of records do not matter.
 
     Example:
@@ -154,18 +154,18 @@ class Library:
 
     @property
     def private(self) -> bool:
-        """Whether it is a library of differential privacy."""
+        """Whether it is a library for differential privacy."""
         return bool(self.calls or self.engines)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """An option of ``epsilometer shuffle`` that source code may tell.
+    """Describe an option of ``epsilometer shuffle`` that source code may provide.
 
     Attributes:
         name: The option.
-        placeholder: What stands for it where it is unknown.
-        arguments: Names of arguments that give it.
+        placeholder: Text to use if it is unknown.
+        arguments: Names of arguments that provide it.
         constants: Further names of constants that do.
         whole: Whether it is a whole number.
     """
@@ -178,7 +178,7 @@ class Option:
 
 
 class Catalogue:
-    """All libraries together, by what the checks ask of them."""
+    """Index all libraries by what the checks need."""
 
     def __init__(self, libraries: list[Library], options: list[Option]) -> None:
         self.options = {option.name: option for option in options}
@@ -216,7 +216,7 @@ class Catalogue:
         self.restores = {name for each in libraries for name in each.restores}
         self.makes = {name for each in self.trainers.values() for name in each.makes}
         self.strict = {each.refuses_mixers_unless for each in libraries} - {""}
-        # What a star import is taken to bring. Elsewhere the import itself says it.
+        # Assumed names of a star import. Other imports list theirs.
         self.names = {
             *self.calls,
             *self.samplers,
@@ -225,7 +225,7 @@ class Catalogue:
             *self.trainers,
             *self.mixers,
         }
-        # A project that has none of these words promises no ε that we know of.
+        # A project without any of these words claims no ε that lint knows.
         self.markers = (*sorted(self.private), *sorted(self.engines))
 
     def _add(self, package: str, library: Library) -> None:
@@ -253,7 +253,7 @@ def _list_packages(libraries: Iterable[Library]) -> set[str]:
 
 @cache
 def load_catalogue() -> Catalogue:
-    """Return all libraries, those of other packages too; read once per process."""
+    """Return all libraries, including those of other packages; read once per process."""
     here = files("epsilometer.lint")
     facts = sorted(here.joinpath("facts").iterdir(), key=lambda each: each.name)
     libraries = [

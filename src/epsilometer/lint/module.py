@@ -17,8 +17,8 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _PARTIAL = ("functools", "partial")
-_LONGEST_ALIAS = 10  # a = b; b = c; ... ends, also if it turns in a circle
-_MEANINGS = 10  # of a name that is imported from here or there
+_LONGEST_ALIAS = 10  # limit for a = b; b = c; …, which may be circular
+_MEANINGS = 10  # of a name that is imported from alternative places
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,8 @@ class Import:
 class Names:
     """The imports and aliases of a module.
 
-    Imports inside functions count for the whole module, and both branches of a ``try`` count:
-    what a name *may* stand for is enough here. A name that the module defines itself stands for
-    nothing of a library.
+    Imports inside functions count for the whole module, and both branches of a ``try`` count: it
+    suffices what a name *may* stand for. A name that the module defines itself is not a library's.
     """
 
     def __init__(self, nodes: Iterable[ast.AST], catalogue: Catalogue) -> None:
@@ -87,7 +86,7 @@ class Names:
 
     @cached_property
     def packages(self) -> frozenset[str]:
-        """The top packages of everything imported."""
+        """The top packages of all imports."""
         paths: set[str] = set().union(*self._imported.values())
         return frozenset({path.partition(".")[0] for path in paths} | self._star_packages)
 
@@ -97,7 +96,7 @@ class Names:
         return {(package, rest.rpartition(".")[2]) for package, _, rest in split}
 
     def is_one_of(self, expression: ast.expr, names: Container[Known]) -> bool:
-        """Tell whether an expression may stand for one of these."""
+        """Tell whether an expression may stand for one of these names."""
         return any(name in names for name in self.resolve(expression))
 
     def _resolve_paths(self, expression: ast.expr) -> set[str]:
@@ -127,15 +126,15 @@ class Names:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call with its arguments by name, ``**`` and ``functools.partial`` taken apart.
+    """Hold a call with its arguments by name, with ``**`` and ``functools.partial`` resolved.
 
     Attributes:
         node: Its place in the code.
         function: What is called.
-        known: What that may be, by top package and last part.
+        known: What it may be, by top package and last part.
         positional: Arguments given by position.
-        arguments: By name; those given by position under their names where we know them.
-        unsure: Whether ``**`` or ``*`` hands over arguments that are not known.
+        arguments: By name; positional ones under their names if known.
+        unsure: Whether ``**`` or ``*`` passes unknown arguments.
     """
 
     node: ast.Call
@@ -159,7 +158,7 @@ class Call:
         return {package for package, _ in self.known}
 
     def find_argument(self, name: str, *, position: int | None = None) -> ast.expr | None:
-        """Return an argument by its name, or by its place."""
+        """Return an argument by its name, or by its position."""
         if name in self.arguments:
             return self.arguments[name]
         if position is None or len(self.positional) <= position:
@@ -169,11 +168,11 @@ class Call:
 
 
 class Module:
-    """The tree of a module, its names, bindings and calls.
+    """Hold the tree of a module, its names, bindings and calls.
 
     Args:
         tree: As the parser made it.
-        path: Its file, as it was named or found.
+        path: Its file, as given or found.
         cells: For each line of a notebook its cell and the line there; empty for a file.
     """
 
@@ -193,7 +192,7 @@ class Module:
         self.bindings = Bindings(self.nodes, self._scopes)
 
     def _index(self, tree: ast.Module) -> None:
-        """List nodes in the order of the source; without recursion, since code nests deeply."""
+        """List nodes in the order of the source; without recursion, since code may nest deeply."""
         waiting: list[tuple[ast.AST, tuple[Scope, ...]]] = [(tree, (None,))]
         while waiting:
             node, scopes = waiting.pop()
@@ -265,7 +264,7 @@ class Module:
         return frozenset(node.attr for node in self.nodes if isinstance(node, ast.Attribute))
 
     def find_scope(self, node: ast.AST) -> Scope:
-        """Return the outermost function or class around a node: what is there runs together."""
+        """Return the outermost function or class around a node: its code runs together."""
         around = self._scopes[id(node)]
         return around[1] if len(around) > 1 else None
 
@@ -281,7 +280,7 @@ class Module:
         return None
 
     def walk_up(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes that contain a node, from the inside."""
+        """Yield the nodes that contain a node, from the inside out."""
         parent = self.parents.get(id(node))
         while parent is not None:
             yield parent
@@ -297,7 +296,7 @@ class Module:
         return place if reader in (None, self) else f"{self.path} {place}"
 
     def is_read_once(self, node: ast.AST) -> bool:
-        """Recognise ``next(iter(loader))`` outside of loops: that reads records, and no batches."""
+        """Recognise ``next(iter(loader))`` outside of loops: it reads records, not batches."""
         match self.parents.get(id(node)):
             case ast.Call(func=ast.Name(id="iter")) as made:
                 match self.parents.get(id(made)):
@@ -307,7 +306,7 @@ class Module:
         return False
 
     def find_target(self, node: ast.AST) -> str:
-        """Return the name a value is assigned to, also inside a longer expression; or empty."""
+        """Return the name to which a value, or an expression with it, is assigned; or empty."""
         for parent in self.walk_up(node):
             match parent:
                 case ast.Assign(targets=[target]) | ast.AnnAssign(target=target):
@@ -320,7 +319,7 @@ class Module:
     def calls(self) -> list[Call]:
         """All calls, in the order of the source.
 
-        A partial that only prepares a call that stands elsewhere is left out: it may be overridden.
+        A partial that only prepares a call elsewhere is left out: it may be overridden.
         """
         nodes = [node for node in self.nodes if isinstance(node, ast.Call)]
         called = {node.func.id for node in nodes if isinstance(node.func, ast.Name)}
@@ -380,9 +379,9 @@ class Module:
 
     @cached_property
     def is_test(self) -> bool:
-        """Whether the file is one of tests: by its name, or its folder and what it imports.
+        """Whether the file contains tests: by its name, or by its folder and imports.
 
-        A folder alone says nothing: a whole project may be kept in one that is called so.
+        A folder is not enough: a whole project may be in one of that name.
         """
         path = PurePosixPath(self.path)
         if path.name.startswith("test_") or path.name.endswith(("_test.py", "conftest.py")):

@@ -1,4 +1,4 @@
-"""Find what runs together: units of code, what each reaches, and the accountants beside a node."""
+"""Find code that runs together: units, what each reaches, and the accountants of a node."""
 
 import ast
 from collections import deque
@@ -12,22 +12,22 @@ from epsilometer.lint.module import Call, Module
 from epsilometer.lint.project import Project, Symbol
 from epsilometer.lint.roles import Accountant, Roles
 
-_MOST = 12  # facts of a kind that are carried from a unit to those that use it
+_MOST = 12  # facts of a kind that are passed from a unit to its users
 Fact = TypeVar("Fact")
 _FARTHEST = 4  # steps up to a program that trains with DP: in large packages all use all
-_WIDEST = 300  # units above a node that are checked
+_WIDEST = 300  # units above a node to check
 
 
 @dataclass(eq=False)
 class Unit:
-    """A function, a class, an assignment of a module, or what else a module does itself.
+    """Hold a function, a class, an assignment, or other code at the top of a module.
 
     Attributes:
         module: Where it is.
         used_by: Units that read its name, by their ids.
-        accountants: Calls in it, or in what it reaches, that assume Poisson sampling.
+        accountants: Calls that assume Poisson sampling, in it or in what it reaches.
         engines: Calls that replace a loader there.
-        draws: Whether batches are drawn by coins there.
+        draws: Whether it draws batches by coin tosses.
     """
 
     module: Module
@@ -39,12 +39,12 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """An accountant that runs together with a node.
+    """Hold an accountant that runs together with a node.
 
     Attributes:
-        accountant: Which.
-        together: Whether something of the project runs both; else they only share a file.
-        engines: Engines that the program around both has.
+        accountant: The accountant.
+        together: Whether some code of the project runs both; otherwise they only share a file.
+        engines: Engines in the program around both.
     """
 
     accountant: Accountant
@@ -53,7 +53,7 @@ class Beside:
 
 
 class Programs:
-    """The units of a project and what each reaches."""
+    """Hold the units of a project and what each reaches."""
 
     def __init__(self, project: Project, flow: Flow) -> None:
         self.project, self.flow = project, flow
@@ -74,7 +74,7 @@ class Programs:
         return self._units[key]
 
     def find_unit(self, module: Module, node: ast.AST) -> Unit:
-        """Return the unit a node is in."""
+        """Return the unit of a node."""
         scope = module.find_scope(node)
         if scope is not None:
             return self._unit(module, scope)
@@ -133,7 +133,7 @@ class Programs:
 
     def _find_used(self, module: Module, expression: ast.expr) -> Unit | None:
         if module.names.is_one_of(expression, module.catalogue.names):
-            return None  # a library is known by its facts, also where its source is at hand
+            return None  # a library is known by its facts, even if its source is available
         symbol = self._resolve(module, expression)
         if symbol is None or not symbol.name:
             return None
@@ -160,7 +160,7 @@ class Programs:
             self.find_unit(module, node).draws = True
 
     def _carry(self) -> None:
-        """Give every unit what the units that it reaches have, up to this many facts each."""
+        """Pass to every unit the facts of the units that it reaches, up to a limit."""
         waiting = deque(
             unit for unit in self._units.values() if unit.accountants or unit.engines or unit.draws
         )
@@ -181,7 +181,7 @@ class Programs:
     def list_beside(self, module: Module, node: ast.AST) -> list[Beside]:
         """Return the accountants that run together with a node, in the smallest program around.
 
-        A program that draws batches by coins is left out: shuffles in it serve other ends.
+        A program that draws batches by coin tosses is left out: its shuffles serve other purposes.
         """
         roles = self.roles[id(module)]
         if roles.coins or module.names.packages & module.catalogue.clients:
@@ -195,7 +195,7 @@ class Programs:
                     found.append(Beside(loudest, True, list(unit.engines.values())))
         if not programs and roles.accountants:
             loudest = min(roles.accountants[:_MOST], key=lambda each: _rank(each, module, node))
-            # What is the module's own runs together with everything.
+            # Top-level code runs together with everything.
             together = None in (module.find_scope(node), module.find_scope(loudest.node))
             found.append(Beside(loudest, together, list(roles.engines)))
         return found
@@ -214,7 +214,7 @@ class Programs:
         return found
 
     def list_beside_all(self, module: Module, node: ast.AST) -> list[Accountant]:
-        """Return an accountant beside a node, however batches are drawn."""
+        """Return at most one accountant that runs with a node, however batches are drawn."""
         for unit in self.list_private(module, node):
             known = [each for each in unit.accountants.values() if each.kind != "training"]
             if known:
@@ -222,7 +222,7 @@ class Programs:
         return []
 
     def list_modules(self, unit: Unit) -> list[Module]:
-        """Return the files of a program that say something about privacy."""
+        """Return the files of a program with facts about privacy."""
         found = {id(unit.module): unit.module}
         for accountant in unit.accountants.values():
             found[id(accountant.module)] = accountant.module
@@ -254,7 +254,7 @@ class Programs:
 
     @cached_property
     def private(self) -> bool:
-        """Whether anything of the project is differentially private training."""
+        """Whether the project contains differentially private training."""
         return any(unit.accountants or unit.engines for unit in self._units.values())
 
 

@@ -1,4 +1,4 @@
-"""Join the modules of a project: which file an import means, and which function a name."""
+"""Join the modules of a project: resolve imports to files, and names to functions."""
 
 import ast
 from collections import defaultdict

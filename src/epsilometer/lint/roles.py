@@ -30,7 +30,7 @@ _INDICES = {"nonzero", "flatnonzero", "argwhere", "where", "choice", "batch", "i
 
 @dataclass(frozen=True, eq=False)
 class Accountant:
-    """A call that assumes Poisson sampling.
+    """Hold a call that assumes Poisson sampling.
 
     Attributes:
         module: The module that contains it.
@@ -56,7 +56,7 @@ class Accountant:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A call that makes a loader or a sampler."""
+    """Hold a call that makes a loader or a sampler."""
 
     module: Module
     call: Call
@@ -65,13 +65,13 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A call that makes a trainer, which makes its own loader.
+    """Hold a call that makes a trainer, which makes its own loader.
 
     Attributes:
         module: The module that contains it.
         call: The call.
-        trainer: What is known of the class.
-        overridden: Whether the project overrides what makes the loader.
+        trainer: Facts about the class.
+        overridden: Whether the project overrides the method that makes the loader.
     """
 
     module: Module
@@ -82,13 +82,13 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A loop over something.
+    """Hold a loop.
 
     Attributes:
         module: The module that contains it.
         node: The loop.
-        trains: Whether a step of training is in it.
-        updates: Whether that is more than gradients of a part of a batch.
+        trains: Whether it contains a training step.
+        updates: Whether this is more than gradients of a part of a batch.
     """
 
     module: Module
@@ -98,14 +98,14 @@ class Loop:
 
 
 class Roles:
-    """The roles of the calls of one module."""
+    """Find the roles of the calls of one module."""
 
     def __init__(self, module: Module, flow: Flow) -> None:
         self.module, self._flow = module, flow
         self._catalogue = module.catalogue
 
     def evaluate(self, call: Call, name: str) -> object:
-        """Return what an argument is worth; None if it is missing or cannot be told."""
+        """Return the value of an argument; None if it is missing or unknown."""
         argument = call.find_argument(name)
         return None if argument is None else self._flow.evaluate(Value(argument, self.module))
 
@@ -146,7 +146,7 @@ class Roles:
     def _is_restored(self, call: Call) -> bool:
         """Tell whether books are made again by a function that loads what was saved.
 
-        They say nothing of how batches are drawn, and half of a package may use such a function.
+        They do not say how batches are drawn, and half of a package may use such a function.
         """
         around = self.module.find_function(call.node)
         return id(around) in self._restoring and isinstance(around, FUNCTIONS)
@@ -164,11 +164,11 @@ class Roles:
         }
 
     def _is_own_accountant(self, call: Call) -> bool:
-        """Recognise a function of the project that turns a rate and noise into ε, or back."""
+        """Recognise a project function that turns a rate and noise into ε, or back."""
         if not _OWN_ACCOUNTANT.search(call.method):
             return False
         symbol = self._flow.project.find_called(self.module, call)
-        if symbol is None and self._is_imported(call):  # from a copy that is not at hand
+        if symbol is None and self._is_imported(call):  # from a copy that is not available
             return bool(RATES_SET & set(call.arguments) and _NOISES & set(call.arguments))
         if symbol is not None and isinstance(symbol.node, FUNCTIONS):
             names = {each.arg for each in (*symbol.node.args.args, *symbol.node.args.kwonlyargs)}
@@ -180,11 +180,11 @@ class Roles:
         return rated and bool(names & _NOISES or aims) and not _is_accounting(inside)
 
     def _is_imported(self, call: Call) -> bool:
-        """Tell whether a call is of a name that an import brings, of no library known here."""
+        """Tell whether a call is of a name imported from an unknown library."""
         first = write_name(call.function).partition(".")[0]
         return first in self.module.names.imports and not call.packages & self._catalogue.private
 
-    # Of the whole module, and so asked once: a file may have thousands of accountants.
+    # Computed once for the whole module: a file may have thousands of accountants.
 
     @cached_property
     def _methods(self) -> set[str]:
@@ -277,7 +277,7 @@ class Roles:
         )
 
     def _makes_batches(self, node: ast.AST) -> bool:
-        """Tell whether coins around a node choose records, rather than mask words or units."""
+        """Tell whether coin tosses at a node choose records, rather than mask words or units."""
         around = [each for each in self.module.walk_up(node) if isinstance(each, _NAMED)]
         if any(_CHOOSES.search(each.name) for each in around):
             return True
@@ -339,10 +339,10 @@ class Roles:
         ]
 
     def _find_inherited(self, call: Call) -> set[Known]:
-        """Return the libraries' classes that a class of the project makes an object of.
+        """Return the library classes that a project class instantiates.
 
-        Where it has its own constructor, that is in ``super().__init__()``. A class that
-        overrides how it draws is another sampler.
+        If it has its own constructor, this is in ``super().__init__()``. A class that overrides how
+        it draws is another sampler.
         """
         project, module = self._flow.project, self.module
         owner: tuple[Module, ast.ClassDef] | None = None
@@ -386,7 +386,7 @@ class Roles:
 
     @cached_property
     def loops(self) -> list[Loop]:
-        """Loops, with whether they train. A loop that trains makes those around it train."""
+        """Loops, with whether they train. If a loop trains, those around it do, too."""
         training: set[int] = set()
         updating: set[int] = set()
         for call in self.module.calls:
@@ -413,7 +413,7 @@ class Roles:
 
 
 def _returns_inherited(method: Symbol) -> bool:
-    """Tell whether a method hands on what the method that it overrides returns."""
+    """Tell whether a method returns the result of the method that it overrides."""
     module = method.module
     returned = module.returns.get(id(method.node), [])
     for value in returned:

@@ -1,4 +1,4 @@
-"""Name the mistakes that are looked for, and what a check returns.
+"""Define the rules of lint, and what a check returns.
 
 The rules are data: ``rules.toml`` has one table per mistake.
 """
@@ -9,26 +9,26 @@ from importlib.resources import files
 from typing import Literal, TypeAlias
 
 Severity: TypeAlias = Literal["error", "warning"]
-POISSON = "Poisson"  # how a sampler draws that needs no shuffle to be looked for
-KEEPS = "keeps the loader"  # what an engine does that does not sample
+POISSON = "Poisson"  # how a sampler draws for which no shuffle is searched
+KEEPS = "keeps the loader"  # what an engine without sampling does
 NO_SAMPLER = "no sampler understood: how batches are drawn was not checked"
-_MOST_NAMED = 3  # files in the sentence about what was not checked
+_MOST_NAMED = 3  # number of files in the sentence about what was not checked
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A mistake with its reason and its remedy.
+    """Describe a mistake, its reason and its remedy.
 
     Attributes:
-        id: How findings and suppression comments name it.
+        id: Its name in findings and suppression comments.
         name: The same in words, for tools that show names.
-        title: What was found, in one line.
+        title: The mistake in one line.
         why: Why ε does not hold.
         remedy: What to do about it.
-        sampler: How batches are really drawn, as an option of ``epsilometer shuffle``.
-        answer: What that command says of the example.
+        sampler: How batches are actually drawn, as an option of ``epsilometer shuffle``.
+        answer: The output of that command for the example.
         wrong: An example.
-        right: The same example, done right.
+        right: The corrected example.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Rule:
 
     @property
     def page(self) -> str:
-        """Where the documentation has more."""
+        """Path of its documentation."""
         return f"docs/lint/{self.id}.md"
 
 
@@ -61,19 +61,19 @@ RULES = _read_rules()
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A mistake at a place.
+    """Report a mistake at a place.
 
     Attributes:
-        path: The file, as it was named or found.
+        path: The file, as given or found.
         line: Line of the mistake, from 1; in a notebook, of its cell.
         column: Column, from 1, in characters.
         cell: Number of the code cell in a notebook, from 1; None in a module.
         rule_id: Which mistake, a key of ``RULES``.
         severity: ``error`` if the ε reported here does not hold, ``warning`` if that depends on
-            what cannot be seen here.
-        detail: What about this place was seen: which accountant, which numbers.
-        command: The call of ``epsilometer shuffle`` that says what ε is.
-        unknown: Placeholders in the command, to be filled by hand.
+            code that lint cannot see.
+        detail: Observations at this place: which accountant, which numbers.
+        command: The call of ``epsilometer shuffle`` that computes ε.
+        unknown: Placeholders in the command that the user must fill.
     """
 
     path: str
@@ -88,13 +88,13 @@ class Finding:
 
     @property
     def rule(self) -> Rule:
-        """Return the rule in full."""
+        """The rule itself."""
         return RULES[self.rule_id]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A file, or a cell of a notebook, that could not be checked."""
+    """Report a file, or a notebook cell, that could not be checked."""
 
     path: str
     message: str
@@ -104,14 +104,14 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Understood:
-    """What was understood of a file.
+    """Report what was understood of a file.
 
     Attributes:
         path: The file.
         libraries: DP libraries that it imports.
         accountants: Calls that assume Poisson sampling, with their lines.
-        samplers: What draws batches, how, and where.
-        blind: Why its ε was compared with nothing; empty if it was, or if it computes none.
+        samplers: Samplers, how they draw batches, and where.
+        blind: Why its ε was not compared with any sampler; empty if it was, or if it computes none.
     """
 
     path: str
@@ -123,13 +123,13 @@ class Understood:
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found in ``files`` files, by path and line.
+    """Hold all findings in ``files`` files, by path and line.
 
     Attributes:
         findings: Mistakes.
         problems: What could not be checked.
-        files: How many files were checked.
-        understood: What was understood of each file that has to do with privacy.
+        files: Number of checked files.
+        understood: What was understood of each file related to privacy.
     """
 
     findings: tuple[Finding, ...]
@@ -139,7 +139,7 @@ class Report:
 
     @property
     def blind(self) -> str:
-        """Why nothing, or not enough, was checked; empty if something was."""
+        """Why nothing, or too little, was checked; empty otherwise."""
         if not self.understood:
             return "no known DP library: nothing checked"
         unread = [each.path for each in self.understood if each.blind]

@@ -1,4 +1,4 @@
-"""Lint files: read them, check them as a project, leave out what comments switch off."""
+"""Lint files: read them, check them as a project, and drop findings that comments switch off."""
 
 import ast
 import io
@@ -26,15 +26,15 @@ _EVERYTHING = "*"
 
 
 def lint(paths: Iterable[Path], *, exclude: tuple[str, ...] = (), cached: bool = False) -> Report:
-    """Check every Python file and notebook among and below the paths, together.
+    """Check all Python files and notebooks among and below the paths as one project.
 
     Args:
         paths: Files and folders.
         exclude: Patterns of paths to leave out.
-        cached: Whether results of earlier calls are used, and kept for later ones.
+        cached: Whether to use and save cached results.
 
     Raises:
-        UnreadableFile: A path is not there.
+        UnreadableFile: A path does not exist.
         InvalidArgument: There is no Python file.
     """
     files, problems = find_files(list(paths), exclude)
@@ -130,14 +130,14 @@ def _check_part(sources: list[Source]) -> Result:
 
 @dataclass
 class _Text:
-    """The text of a source: its lines, and what its comments switch off."""
+    """Hold the lines of a source, and the rules that its comments switch off."""
 
     source: Source
     _lines: list[bytes] | None = None
     _ignored: dict[int, set[str]] | None = field(default=None)
 
     def count_column(self, place: Place) -> int:
-        """Count from 1 and in characters, where the tree counts bytes from 0."""
+        """Convert a column from bytes counted from 0 to characters counted from 1."""
         if self._lines is None:
             # Lines as the parser counts them, in UTF-8 as it measures them.
             self._lines = re.split(b"\r\n|\r|\n", _decode(self.source).encode())
@@ -146,7 +146,7 @@ class _Text:
         return len(line[: place.column].decode("utf-8", "ignore")) + 1
 
     def ignores(self, place: Place) -> bool:
-        """Tell whether a comment on a line of the node, or of what is pointed at, says so."""
+        """Tell whether a comment at the node, or at the reported place, ignores the rule."""
         if self._ignored is None:
             self._ignored = _find_ignored(self.source)
         if not self._ignored:
@@ -185,7 +185,7 @@ def _make_finding(place: Place, suggestions: Suggestions, text: _Text) -> Findin
 
 
 def _decode(source: Source) -> str:
-    """Return the whole text, also where the parser, which reads less, forgives what is there."""
+    """Return the whole text, even if only the parser, which reads less, accepts its encoding."""
     content = source.content
     if isinstance(content, str):
         return content

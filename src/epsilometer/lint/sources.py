@@ -1,4 +1,4 @@
-"""Find Python sources on disk, read them, take notebooks apart."""
+"""Find Python sources on disk, read them, and extract the cells of notebooks."""
 
 import ast
 import fnmatch
@@ -18,7 +18,7 @@ from epsilometer.lint.rules import Problem
 
 SKIPPED = ("node_modules", "build", "dist", "__pycache__", "site-packages", "venv", "env")
 _LARGEST_NOTEBOOK = 256 * 2**20  # bytes, most of them pictures
-_SEARCHED = 64 * 2**20  # bytes that are searched for what is worth checking
+_SEARCHED = 64 * 2**20  # bytes to search for code that needs checks
 LARGEST = 5 * 2**20  # bytes; a tree takes a hundred times that, and no training script comes near
 
 _SUFFIXES = (".py", ".pyi", ".pyw", ".ipynb")
@@ -27,10 +27,10 @@ _HARMLESS_MAGIC = ("%%time", "%%timeit", "%%capture")
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a module, or of all cells of a notebook.
+    """Hold the text of a module, or of all cells of a notebook.
 
     Attributes:
-        path: As it was named or found.
+        path: As given or found.
         content: The text, or the bytes with whatever encoding they declare.
         cells: For each line its cell and the line there; empty in a module.
     """
@@ -45,8 +45,8 @@ def find_files(
 ) -> tuple[list[Path], list[Problem]]:
     """Return every Python file and notebook among and below the paths, once, in order.
 
-    Folders that are hidden, or hold what others made, are skipped below the paths but not among
-    them. Links to folders are not followed. Folders that cannot be read are problems.
+    Hidden folders, and those with third-party code, are skipped below the paths but not among them.
+    Links to folders are not followed. Folders that cannot be read are problems.
     """
     found: dict[Path, None] = {}
     closed: list[OSError] = []
@@ -90,7 +90,7 @@ def _is_excluded(path: Path, exclude: tuple[str, ...]) -> bool:
 
 
 def read_source(path: Path) -> tuple[Source | None, list[Problem]]:
-    """Return the source in a file; None if there is nothing in it to check."""
+    """Return the source in a file; None if it has nothing to check."""
     name = path.as_posix()
     try:
         content = _read_bytes(path)
@@ -108,7 +108,7 @@ def read_source(path: Path) -> tuple[Source | None, list[Problem]]:
 
 
 def _read_bytes(path: Path) -> bytes:
-    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its other end
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
         raise UnreadableFile("not a regular file")
     most = _LARGEST_NOTEBOOK if path.suffix == ".ipynb" else _SEARCHED
     with path.open("rb") as file:
@@ -119,9 +119,9 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def parse(source: Source) -> ast.Module | Problem:
-    """Return the tree, or what keeps it from growing."""
+    """Return the tree, or the reason why there is none."""
     try:
-        with warnings.catch_warnings():  # of odd escapes in other people's code
+        with warnings.catch_warnings():  # about invalid escapes in other people's code
             warnings.simplefilter("ignore")
             return ast.parse(source.content)
     except SyntaxError as error:
@@ -158,7 +158,7 @@ def _read_notebook(name: str, content: bytes) -> tuple[Source | None, list[Probl
 
 
 def _remove_magic(code: str) -> str:
-    """Return the cell with IPython's commands made harmless, line for line."""
+    """Return the cell with IPython commands neutralised, line by line."""
     if code.startswith("%%") and not code.startswith(_HARMLESS_MAGIC):
         return ""
     return "\n".join(_make_plain(line) for line in code.splitlines())
@@ -171,5 +171,5 @@ def _make_plain(line: str) -> str:
 
 
 def to_text(content: Any) -> str:
-    """Return bytes as text for showing and searching; never fail."""
+    """Decode bytes for display and search; never fail."""
     return content.decode("utf-8", "replace") if isinstance(content, bytes) else str(content)

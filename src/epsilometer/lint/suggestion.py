@@ -1,4 +1,4 @@
-"""Fill the ``epsilometer shuffle`` call of a finding with the numbers the project has."""
+"""Fill the ``epsilometer shuffle`` call of a finding with numbers from the project."""
 
 import ast
 import re
@@ -24,12 +24,12 @@ _METHODS = (
 )  # describe training anywhere
 # Methods that take a number by position: which, and the option that it is.
 _POSITIONS = {"batch": (0, "batch-size"), "get_epsilon": (0, "delta"), "compose": (1, "steps")}
-# What was said of each option; of more than two numbers, two: none of them counts then.
+# Values found for each option; at most two, since with two none counts.
 _Said: TypeAlias = dict[str, set[Number]]
 
 
 class _Numbers:
-    """The numbers of one module, by where they stand."""
+    """Hold the numbers of one module, by their place."""
 
     def __init__(self, module: Module, flow: Flow) -> None:
         self.module, self._flow = module, flow
@@ -54,7 +54,7 @@ class _Numbers:
 
 
 class Suggestions:
-    """The numbers of a project, and the commands made of them."""
+    """Collect the numbers of a project, and make commands from them."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
@@ -74,14 +74,14 @@ class Suggestions:
         known: dict[str, Number] | None = None,
         sampler: str = "",
     ) -> tuple[str, tuple[str, ...]]:
-        """Return the command for a finding, and the placeholders in it to be filled by hand.
+        """Return the command for a finding, and its placeholders that the user must fill.
 
         Args:
             module: The finding's own file.
             node: What is wrong there.
-            beside: The file of the accountant, for what its own file does not say.
-            known: Numbers that the finding itself is sure of.
-            sampler: How batches are drawn; a shuffle where it is empty.
+            beside: The accountant's file, for numbers that the finding's file lacks.
+            known: Numbers that the finding knows.
+            sampler: How batches are drawn; a shuffle if empty.
         """
         numbers = self._find_numbers(module, node)
         booked = self._read(beside or module).booked
@@ -108,7 +108,7 @@ class Suggestions:
         return " ".join(words), tuple(unknown)
 
     def _find_numbers(self, module: Module, node: ast.AST) -> dict[str, Number]:
-        """Return what is known of each option. The nearest place wins; if it says two, none."""
+        """Return the known options. The nearest place wins; if it has two values, none counts."""
         own, scope = self._read(module), module.find_scope(node)
         together = [own.within[None], own.within[scope]] if scope else [own.anywhere]
         numbers: dict[str, Number] = {}
@@ -118,7 +118,7 @@ class Suggestions:
 
 
 def _agree(places: list[_Said]) -> dict[str, Number]:
-    """Return the options of which all places together say one number."""
+    """Return the options with a single number over all places."""
     numbers: dict[str, Number] = {}
     for option in {option for said in places for option in said}:
         every = set().union(*(said.get(option, set()) for said in places))
@@ -167,7 +167,7 @@ def find_epoch_loops(module: Module, flow: Flow) -> Iterator[tuple[ast.AST, Numb
 
 
 def _counts_epochs(name: str, loop: ast.For) -> bool:
-    """Tell whether a loop is over epochs, by its name; of ``e`` and ``_``, if it has another."""
+    """Tell whether a loop is over epochs, by its name; for ``e`` and ``_``, if it nests another."""
     inner = any(isinstance(line, ast.For) for line in loop.body)
     return "epoch" in name or (inner and name in ("e", "ep", "_"))
 
@@ -183,7 +183,7 @@ def _describes_training(module: Module, call: Call) -> bool:
 
 
 def read_call(module: Module, flow: Flow, call: Call) -> Iterator[tuple[str, Number]]:
-    """Yield the options of ``epsilometer shuffle`` that the arguments of a call give."""
+    """Yield the options of ``epsilometer shuffle`` that the arguments of a call provide."""
     catalogue = module.catalogue
     for name, expression in call.arguments.items():
         yield from _read_number(module, flow, catalogue.arguments.get(name), expression)
@@ -192,7 +192,7 @@ def read_call(module: Module, flow: Flow, call: Call) -> Iterator[tuple[str, Num
             for option, part in zip((_BATCH, SIZE), ratio, strict=True):
                 number = None if part is None else flow.read_number(part)
                 if option == _BATCH and number == 1:
-                    break  # 1 / len(loader) is a rate, and says nothing of a batch
+                    break  # 1 / len(loader) is a rate, not a batch size
                 yield from _check_number(catalogue.options[option], number)
     position, option = _POSITIONS.get(call.method, (0, ""))
     if option and len(call.positional) > position:
@@ -203,7 +203,7 @@ def read_call(module: Module, flow: Flow, call: Call) -> Iterator[tuple[str, Num
 def _read_number(
     module: Module, flow: Flow, option: Option | None, expression: ast.expr
 ) -> Iterator[tuple[str, Number]]:
-    """Yield an option with its number, if it is one and the number can be read."""
+    """Yield an option with its number, if it is one and the number is known."""
     if option is not None:
         yield from _check_number(option, flow.read_number(Value(expression, module)))
 

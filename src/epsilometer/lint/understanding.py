@@ -15,19 +15,19 @@ from epsilometer.lint.purposes import is_in_test, serves_other_ends
 from epsilometer.lint.roles import Roles, Source
 from epsilometer.lint.rules import KEEPS, NO_SAMPLER, POISSON, Understood
 
-_MOST = 20  # accountants or samplers of one file that are named
+_MOST = 20  # accountants or samplers of one file to name
 _UNKNOWN, _OTHER = "unknown", "neither shuffled nor Poisson"
 _ELSEWHERE = ("by its sampler", "a loader of the project's own", _UNKNOWN, _OTHER)
 
 
 @dataclass(frozen=True, eq=False)
 class _Sampler:
-    """What draws batches.
+    """Describe what draws batches.
 
     Attributes:
         module: The module that contains it.
         node: What draws.
-        name: What is called; empty where coins are thrown.
+        name: Name of the call; empty for coin tosses.
         how: How batches are drawn.
         data: The name of the records.
     """
@@ -40,13 +40,13 @@ class _Sampler:
 
     @property
     def text(self) -> str:
-        """What it is, and where."""
+        """Its name and place."""
         named = f"{self.name}: {self.how}" if self.name else self.how
         return f"{named} ({self.module.point_at(self.node)})"
 
     @property
     def understood(self) -> bool:
-        """Whether it may be how the training draws, and is known."""
+        """Whether it may feed the training, and is known."""
         if self.how in (POISSON, KEEPS):
             return True
         return self.how not in _ELSEWHERE and not serves_other_ends(
@@ -55,7 +55,7 @@ class _Sampler:
 
 
 def describe_files(programs: Programs) -> list[Understood]:
-    """Return what was understood of every file that has to do with privacy or with batches.
+    """Return what was understood of every file related to privacy or batches.
 
     Files of a project without accountant or engine are left out: nothing was checked in them.
     """
@@ -85,7 +85,7 @@ def describe_files(programs: Programs) -> list[Understood]:
 
 
 def _promises(roles: Roles) -> bool:
-    """Tell whether a file computes an ε that is about some training, by a known library."""
+    """Tell whether a file computes an ε for some training with a known library."""
     if any(not is_in_test(roles.module, call.node) for call in roles.engines):
         return True
     return any(

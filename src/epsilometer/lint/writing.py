@@ -12,11 +12,11 @@ SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
 _WIDTH = 100
-_SHOWN = 4  # accountants or samplers of a file that are named in a line
+_SHOWN = 4  # accountants or samplers of a file to list in a line
 
 
 def to_text(report: Report) -> str:
-    """Write for people: a line each, with why, what to do and what to run below it."""
+    """Write text: one line per finding, followed by its reason, remedy and command."""
     lines: list[str] = []
     for finding in report.findings:
         rule = finding.rule
@@ -25,7 +25,7 @@ def to_text(report: Report) -> str:
             _indent("seen", finding.detail),
             _indent("why", rule.why),
             _indent("do", rule.remedy),
-            f"  run:  {one_line(finding.command)}",  # never broken: it is to be copied
+            f"  run:  {one_line(finding.command)}",  # never wrapped, so that it can be copied
             f"  more: {rule.page}",
         ]
     for problem in report.problems:
@@ -34,7 +34,7 @@ def to_text(report: Report) -> str:
 
 
 def _list_understood(report: Report) -> list[str]:
-    """Return one line per file: its libraries, accountants and samplers, and where they are."""
+    """Return one line per file: its libraries, accountants and samplers, with their places."""
     lines = ["understood:"] if report.understood else []
     for each in report.understood:
         parts = [
@@ -78,7 +78,7 @@ def _summarise(report: Report) -> str:
 
 
 def to_json(report: Report) -> str:
-    """Write for programs: see docs/lint.md for the fields."""
+    """Write JSON: see docs/lint.md for the fields."""
     plain = {
         "format": "epsilometer-lint",
         "version": 1,
@@ -112,8 +112,8 @@ def _to_plain(finding: Finding) -> dict[str, Any]:
 
 
 def to_github(report: Report) -> str:
-    """Return annotations of the lines in question, as GitHub Actions reads them."""
-    # Here, so that whoever asks for text does not wait for what it imports.
+    """Write annotations of lines for GitHub Actions."""
+    # Imported here, so that text output does not wait for it.
     from epsilometer.core.annotations import to_github as annotate
 
     lines = []
@@ -139,7 +139,7 @@ def to_github(report: Report) -> str:
 
 
 def to_junit(report: Report) -> str:
-    """Return a JUnit report: a failure per finding, an error per file that was not checked."""
+    """Write a JUnit report: a failure per finding, an error per file that was not checked."""
     from epsilometer.core.annotations import Case
     from epsilometer.core.annotations import to_junit as write_suite
 
@@ -172,7 +172,7 @@ def _advise(finding: Finding) -> str:
 
 
 def to_sarif(report: Report, *, version: str) -> str:
-    """Write for code-scanning services: SARIF 2.1.0."""
+    """Write SARIF 2.1.0 for code-scanning services."""
     rules = [
         {
             "id": rule.id,

@@ -1,1 +1,1 @@
-"""Keep programs that are known to be wrong, or right, and count what the checks find."""
+"""Collect programs known to be wrong or right, and count what the checks find."""

@@ -25,7 +25,7 @@ FILE = Path(__file__).parents[3] / "docs" / "zoo.md"
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to use.")
 def main(seeds: int | None, jobs: int) -> None:
-    """Run the zoo, write its page where the documentation is, and say what was counted."""
+    """Run the zoo, write its page into the documentation, and print the counts."""
     outcomes = run_zoo(
         (*list_programs("step"), *list_programs("opacus"), *list_programs("flower")), jobs=jobs
     )

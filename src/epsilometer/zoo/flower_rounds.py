@@ -1,4 +1,4 @@
-"""Give the small federated run with Flower that programs change in one part.
+"""Provide the small federated run with Flower that programs change in one part.
 
 40 clients and 20 virtual canaries, 2,000 weights in three arrays, σ = 1, C = 1, 8 rounds in which
 everyone takes part: everything that a program does not change.
@@ -29,12 +29,12 @@ Rng: TypeAlias = np.random.Generator
 
 @dataclass(kw_only=True)
 class FederatedRun:
-    """A federated run that waits to be audited.
+    """Hold a federated run that is ready to be audited.
 
     Attributes:
         server_app: The app of the server.
         client_app: The app of the clients.
-        clients: How many there are.
+        clients: Number of clients.
         settings: Settings of ``audit_server_app``: what is accounted for.
     """
 
@@ -61,7 +61,7 @@ def draw(server: "PrivateMean", scale: float) -> Arrays:
 
 
 class PrivateMean(FedAvg):
-    """Releases the mean of clipped updates plus noise, by parts that a program may change.
+    """Release the mean of clipped updates plus noise, by parts that a program may change.
 
     Args:
         seed: Seed of the noise.
@@ -79,12 +79,12 @@ class PrivateMean(FedAvg):
         self._sent: Arrays = {}
 
     def summary(self) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: Any, grid: Grid
     ) -> Any:
-        """Keep what is sent."""
+        """Record the sent weights."""
         self._sent = {name: part.numpy() for name, part in arrays.items()}
         return super().configure_train(server_round, arrays, config, grid)
 
@@ -180,7 +180,7 @@ def make_run(
     settings: dict[str, Any] | None = None,
     **parts: Callable[..., Any],
 ) -> FederatedRun:
-    """Return the right run, with what a program changes.
+    """Return the right run with a program's changes.
 
     Args:
         seed: Seed of weights and noise.

@@ -1,7 +1,7 @@
-"""Score ``epsilometer lint`` on programs that are known to be wrong, or right.
+"""Score ``epsilometer lint`` on programs known to be wrong or right.
 
-``sources/`` has the programs as text: ``tuned`` those on which rules were made, ``held_out`` those
-that no rule was made on. A comment ``# expect: SHUF001`` marks the line of a mistake.
+``sources/`` has the programs as text: rules were tuned on those in ``tuned``, and not on those in
+``held_out``. A comment ``# expect: SHUF001`` marks the line of a mistake.
 """
 
 import re
@@ -23,13 +23,13 @@ _EXPECTED = re.compile(r"# expect: (\S+)")
 
 @dataclass(frozen=True)
 class SourceProgram:
-    """A program as text, with the mistakes in it.
+    """Hold a program as text, with its mistakes.
 
     Attributes:
-        id: ``EPS-0301`` and so on; it never changes, and is never given twice.
+        id: ``EPS-0301`` etc.; it never changes and is never reused.
         title: What the program does, in a few words.
         files: Its files, by their paths.
-        part: Whether rules were made on it.
+        part: Whether rules were tuned on it.
     """
 
     id: str
@@ -39,7 +39,7 @@ class SourceProgram:
 
     @property
     def expected(self) -> frozenset[Place]:
-        """The mistakes that are in it."""
+        """Its mistakes."""
         return frozenset(
             (rule, path, number)
             for path, text in self.files
@@ -49,7 +49,7 @@ class SourceProgram:
 
     @property
     def right(self) -> bool:
-        """Whether there is no mistake in it."""
+        """Whether it has no mistake."""
         return not self.expected
 
     @property
@@ -60,12 +60,12 @@ class SourceProgram:
 
 @dataclass(frozen=True)
 class Score:
-    """What was found in some programs.
+    """Count what was found in some programs.
 
     Attributes:
-        found: Mistakes that were reported, each where it is.
+        found: Mistakes that were reported at their place.
         missed: Mistakes that were not.
-        invented: What was reported and is not a mistake.
+        invented: Reports that are not mistakes.
     """
 
     found: tuple[tuple[str, Place], ...]
@@ -84,7 +84,7 @@ class Score:
 
 
 def list_sources(*parts: Part) -> tuple[SourceProgram, ...]:
-    """Return the programs of some parts, by their ids; all by default.
+    """Return the programs of some parts, sorted by id; all by default.
 
     Example:
         >>> len(list_sources()) >= 120
@@ -105,7 +105,7 @@ def _read_part(part: Part) -> Iterator[SourceProgram]:
 
 
 def score_sources(programs: Iterable[SourceProgram]) -> Score:
-    """Lint programs, each as its own project, and count what is found.
+    """Lint programs, each as a separate project, and count what is found.
 
     Guarantee: a mistake counts as found only where its rule is reported on its line; a right line
         that is reported counts against precision, in wrong programs too.
@@ -124,7 +124,7 @@ def score_sources(programs: Iterable[SourceProgram]) -> Score:
 
 
 def describe_score(programs: Iterable[SourceProgram], score: Score) -> str:
-    """Say in one sentence how lint did on some programs."""
+    """Return a sentence on the score of lint on some programs."""
     every = list(programs)
     wrong = sum(not program.right for program in every)
     return (
@@ -135,7 +135,7 @@ def describe_score(programs: Iterable[SourceProgram], score: Score) -> str:
 
 
 def render_scores() -> tuple[str, bool]:
-    """Return how lint does on all programs, in Markdown, and whether any right line is flagged."""
+    """Return lint's scores on all programs, in Markdown, and whether any right line is flagged."""
     lines = ["## Sources, for lint\n"]
     accused = False
     titles = {each.id: each.title for each in list_sources()}

@@ -1,4 +1,4 @@
-"""List training runs with Opacus that are right, and look unusual: none may be flagged."""
+"""List right training runs with Opacus that look unusual: none may be flagged."""
 
 # mypy: allow-subclassing-any, allow-untyped-calls
 

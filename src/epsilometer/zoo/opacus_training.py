@@ -1,4 +1,4 @@
-"""Give the small training with Opacus that programs change in one part.
+"""Provide the small Opacus training run that programs change in one part.
 
 255 records of 16 numbers in 4 classes, a network of 1,764 parameters, σ = 1, C = 1, Poisson
 sampling at rate 1/11, 66 steps: everything that a program does not change.
@@ -33,7 +33,7 @@ Loss: TypeAlias = Callable[[Any, Any, Any], Any]
 
 @dataclass(kw_only=True)
 class Training:
-    """A training that was made private and waits for its ``run``.
+    """Hold private training that is ready to ``run``.
 
     Attributes:
         engine: The ``PrivacyEngine``.
@@ -62,7 +62,7 @@ class Training:
     before: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Train, as the program does it."""
+        """Train like the program."""
         self.loop(self)
 
     def take_batch(self, size: int = 24) -> tuple[Any, Any]:
@@ -79,7 +79,7 @@ class Training:
 
 
 def train(training: Training) -> None:
-    """Go through the loader as anyone's tutorial does."""
+    """Train on every batch of the loader, as in any tutorial."""
     for _ in train_epochs(training):
         pass
 
@@ -152,7 +152,7 @@ def find_factors(optimizer: Any, norms: Any) -> Any:
 
 
 def change_optimizer(**changes: Callable[..., Any]) -> type:
-    """Return the class of an optimiser in which one thing is not as it should be.
+    """Return an optimiser class with one part changed.
 
     Args:
         changes: ``sigma(optimizer, booked)`` returns the σ that is used. ``change_noise(optimizer,
@@ -187,7 +187,7 @@ def change_optimizer(**changes: Callable[..., Any]) -> type:
 
 
 def shuffle(data: TensorDataset, batch_size: int) -> DataLoader[Any]:
-    """Return the loader of anyone's tutorial."""
+    """Return the loader of any tutorial."""
     return DataLoader(data, batch_size=batch_size, shuffle=True)
 
 
@@ -209,7 +209,7 @@ def make_training(
     engine: Any = None,
     **settings: Any,
 ) -> Training:
-    """Return the training that is right, with what a program changes.
+    """Return the right training with a program's changes.
 
     Args:
         seed: Seed of data, weights and batches.

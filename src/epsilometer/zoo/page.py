@@ -1,4 +1,4 @@
-"""Report what a tool found in the zoo: in a sentence, in tables, as a page."""
+"""Report what a tool found in the zoo: as a sentence, tables or a page."""
 
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
@@ -16,7 +16,7 @@ KINDS = {
 
 
 def count_outcomes(outcomes: Iterable[Outcome]) -> str:
-    """Say in one sentence how many wrong programs were found, and how many right ones spared.
+    """Return a sentence: how many wrong programs were found, and how many right ones spared.
 
     With several seeds a wrong program is found if every seed finds it, a right one spared if none
     flags it.
@@ -36,7 +36,7 @@ def count_outcomes(outcomes: Iterable[Outcome]) -> str:
 
 
 def list_mistakes(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
-    """Name what was missed, and what was flagged and is right, one line per program."""
+    """List missed wrong programs and flagged right ones, one line per program."""
     lines = []
     for program, runs in _group(outcomes).items():
         mistaken = [outcome for outcome in runs if outcome.ran and not outcome.correct]
@@ -67,9 +67,9 @@ def render_page(outcomes: Sequence[Outcome], *, seeds: str = "", scores: str = "
     """Return the page of the documentation, as Markdown.
 
     Args:
-        outcomes: Of one seed.
-        seeds: What was found with many, in a paragraph.
-        scores: How lint does on the programs that are only read.
+        outcomes: Outcomes of one seed.
+        seeds: Paragraph about the outcomes with many seeds.
+        scores: Scores of lint on the programs that are only read.
     """
     head = files("epsilometer.zoo").joinpath("page_head.md").read_text("utf-8")
     missed = "".join(f"- {line}\n" for line in list_mistakes(outcomes))
@@ -81,7 +81,7 @@ def render_page(outcomes: Sequence[Outcome], *, seeds: str = "", scores: str = "
 
 
 def read_seeds(page: str) -> str:
-    """Return the paragraph of a page about many seeds; empty where there is none."""
+    """Return the paragraph of a page about many seeds; empty if there is none."""
     return page.partition(BEGIN)[2].partition(END)[0]
 
 
@@ -141,7 +141,7 @@ def _render_right(outcomes: Iterable[Outcome]) -> str:
 
 
 def _render_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table in Markdown; numbers of steps and seconds are set to the right."""
+    """Return a table in Markdown; numbers of steps and seconds are right-aligned."""
     rules = ["---:" if name in ("after steps", "CPU s") else "---" for name in columns]
     lines = [f"| {' | '.join(str(cell) or '–' for cell in row)} |" for row in rows]
     return "\n".join([f"| {' | '.join(columns)} |", f"|{'|'.join(rules)}|", *lines])

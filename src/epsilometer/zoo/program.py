@@ -1,6 +1,6 @@
-"""Describe programs of the zoo: what each is, and what a tool is given to check.
+"""Describe programs of the zoo: what each does, and what a tool receives to check.
 
-``catalogue.csv`` lists them: id, title, what each breaks, and where it was seen.
+``catalogue.csv`` lists them: id, title, what each breaks, and where it was found.
 """
 
 import csv
@@ -19,20 +19,20 @@ _DECORATORS = re.compile(r"\A\s*@.*?^(?=def |class )", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program that is known to be wrong, or right.
+    """Describe a program that is known to be wrong or right.
 
     Attributes:
-        id: ``EPS-0001`` and so on; it never changes, and is never given twice.
+        id: ``EPS-0001`` etc.; it never changes and is never reused.
         title: What the program does, in a few words.
         kind: ``step`` for one step of DP-SGD as a plain function, ``opacus`` for a training,
             ``flower`` for a federated run.
-        make: Makes from a seed what a tool is given: for ``step`` an ``epsilometer.Step``, for
+        make: Makes a tool's input from a seed: for ``step`` an ``epsilometer.Step``, for
             ``opacus`` a ``Training`` that was made private and waits for its ``run``, for
             ``flower`` a ``FederatedRun`` with the apps of server and clients.
         code: The function or class to read.
-        settings: What it sets beside, in words.
-        breaks: What is wrong with it; empty for a right one.
-        seen: Where it was seen; empty where that is not known.
+        settings: Its other settings, in words.
+        breaks: What is wrong with it; empty for a right program.
+        seen: Where it was found; empty if unknown.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Program:
 
     @property
     def source(self) -> str:
-        """The source of what is wrong with it, or unusual."""
+        """The source of its wrong or unusual part."""
         return _DECORATORS.sub("", inspect.getsource(self.code))
 
 
@@ -65,12 +65,11 @@ def read_catalogue() -> dict[str, dict[str, str]]:
 class Register:
     """Collect the programs of one kind: each is the right program with one part changed.
 
-    ``@register("EPS-0022", part="draw")`` stands before the function or class that takes the place
-    of that part.
+    ``@register("EPS-0022", part="draw")`` decorates the function or class that replaces this part.
 
     Args:
         kind: Kind of the programs.
-        make: Makes what a tool is given, called as ``make(seed, **parts)``.
+        make: Makes a tool's input, called as ``make(seed, **parts)``.
 
     Attributes:
         programs: Those registered so far.
@@ -87,11 +86,11 @@ class Register:
         part: str,
         **settings: Any,
     ) -> Callable[[Code], Code]:
-        """Return what registers a function or class as the program of an id.
+        """Return a decorator that registers a function or class as the program of an id.
 
         Args:
             id: As in the catalogue.
-            part: What of the right program it replaces; ``make`` where it makes all of it.
+            part: Part of the right program that it replaces; ``make`` to replace all of it.
             settings: What else differs from the right program.
         """
 

@@ -9,9 +9,9 @@ from epsilometer.zoo.program import Kind, Program
 
 
 def list_programs(kind: Kind | None = None) -> tuple[Program, ...]:
-    """Return the programs of a kind, by their ids; all that can run here by default.
+    """Return the programs of a kind, sorted by id; by default all that can run here.
 
-    Without Opacus or Flower the programs that need it are left out, unless they are asked for.
+    Without Opacus or Flower, the programs that need it are left out, unless requested.
 
     Example:
         >>> {each.kind for each in list_programs("step")}
@@ -49,6 +49,6 @@ def _sort(programs: Iterable[Program]) -> tuple[Program, ...]:
 
 
 def has_library(kind: Kind) -> bool:
-    """Tell whether the library is installed that programs of a kind need."""
+    """Tell whether the library that programs of a kind need is installed."""
     name = {"opacus": "opacus", "flower": "flwr"}.get(kind)
     return name is None or find_spec(name) is not None

@@ -1,4 +1,4 @@
-"""List steps that are right, and look unusual: none may be flagged."""
+"""List right steps that look unusual: none may be flagged."""
 
 from typing import Any
 

@@ -17,15 +17,15 @@ Listener: TypeAlias = Callable[["Outcome"], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a tool said of one program, from one seed.
+    """Hold what a tool reported about one program, with one seed.
 
     Attributes:
-        program: Which.
-        seed: Which.
-        ran: Whether the tool could be run on it.
-        alarms: What it flagged the program of, first come first.
+        program: The program.
+        seed: The seed.
+        ran: Whether the tool could run on it.
+        alarms: Its alarms, in order.
         untested: Names of checks that could not be made.
-        seconds: CPU seconds, those of the program among them.
+        seconds: CPU seconds, including those of the program.
     """
 
     program: Program
@@ -47,17 +47,17 @@ class Outcome:
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """Names of the checks that flagged it, first come first."""
+        """Names of the checks that flagged it, in order."""
         return tuple(alarm.check for alarm in self.alarms)
 
     @property
     def steps(self) -> int:
-        """Steps until the first alarm; 0 where there was none."""
+        """Steps until the first alarm; 0 if there was none."""
         return self.alarms[0].steps if self.alarms else 0
 
 
 def run_program(program: Program, *, seed: int = 0, tool: Tool = check_program) -> Outcome:
-    """Run one program through a tool, and say what it found."""
+    """Run one program through a tool, and return the outcome."""
     start = time.process_time()
     with isolate_torch() if program.kind == "opacus" else nullcontext():
         answer = tool(program, seed)
@@ -84,16 +84,16 @@ def run_zoo(
 ) -> tuple[Outcome, ...]:
     """Run programs through a tool, each from the same seeds.
 
-    Guarantee: but for the seconds, the same seed gives the same outcomes, except for programs that
-        draw from their own generator.
+    Guarantee: except for the seconds, the same seed gives the same outcomes, unless programs draw
+        from their own generator.
 
     Args:
-        programs: Which; by default all that can run here.
+        programs: Programs to run; by default all that can run here.
         seed: Seed of all randomness.
-        seeds: How many: each program is run with ``seed``, ``seed + 1`` and so on.
-        jobs: Processes that share the work.
-        tool: What checks a program. Another tool is compared by giving its function.
-        listener: Called with every outcome as it comes.
+        seeds: Number of seeds: each program is run with ``seed``, ``seed + 1`` etc.
+        jobs: Number of parallel processes.
+        tool: Function that checks a program. Pass another one to compare tools.
+        listener: Called with every outcome when it is ready.
 
     Example:
         >>> from epsilometer.zoo.programs import list_programs

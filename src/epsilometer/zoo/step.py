@@ -1,4 +1,4 @@
-"""Give the small network and the step of DP-SGD that plain programs change in one part.
+"""Provide the small network and DP-SGD step that plain programs change in one part.
 
 Every program takes a batch and a generator and returns the noisy sum of clipped gradients, which
 are computed record by record.
@@ -29,14 +29,14 @@ WEIGHTS = ("first.weight", "second.weight", "out.weight")
 
 
 def make_batch() -> Batch:
-    """Return 32 records of 12 numbers with one of 4 labels, always the same."""
+    """Return 32 fixed records of 12 numbers with one of 4 labels."""
     rng = np.random.default_rng(18)
     return rng.normal(size=(RECORDS, FEATURES)), rng.integers(0, CLASSES, RECORDS)
 
 
 @cache
 def make_parameters() -> Sums:
-    """Return the parameters at which gradients are taken, always the same."""
+    """Return the fixed parameters at which gradients are taken."""
     rng = np.random.default_rng(81)
     return {
         "first.weight": rng.normal(size=(HIDDEN, FEATURES)) / 3,
@@ -55,8 +55,8 @@ def compute_gradients(
 
     Args:
         batch: Features and labels.
-        inputs: Features in place of the batch's own, as after normalisation.
-        mask: Factors of the first hidden layer, as of dropout, shape ``(records, 12)``.
+        inputs: Features instead of the batch's own, as after normalisation.
+        mask: Factors of the first hidden layer, as for dropout, shape ``(records, 12)``.
     """
     x, labels = batch[0] if inputs is None else inputs, batch[1]
     p = make_parameters()
@@ -122,7 +122,7 @@ def sum_clipped(batch: Batch) -> Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedStep:
-    """Clip every record, sum, add noise: with what a program puts in place of one part.
+    """Clip every record, sum, and add noise, with one part replaced by a program.
 
     Attributes:
         gradients: Computes the gradient of each record.
@@ -154,7 +154,7 @@ def make_step(
     steady: bool | None = None,
     **parts: Any,
 ) -> Step:
-    """Return the right step, with what a program changes.
+    """Return the right step with a program's changes.
 
     Args:
         step: The whole step, called as ``step(batch, rng)``.

@@ -1,4 +1,4 @@
-"""Check programs of the zoo by this package, at default settings; other tools take its place."""
+"""Check programs of the zoo with this package, at default settings; other tools can replace it."""
 
 import logging
 import tempfile
@@ -22,12 +22,12 @@ DELTA = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """What a tool flags a program of.
+    """Hold one alarm of a tool about a program.
 
     Attributes:
         check: Name of the check.
-        steps: Steps of the program after which it was known.
-        call: What of the tool was called, if it has several.
+        steps: Steps of the program until the alarm.
+        call: Function of the tool that was called, if it has several.
     """
 
     check: str
@@ -37,10 +37,10 @@ class Alarm:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a tool says of a program.
+    """Hold what a tool reports about a program.
 
     Attributes:
-        alarms: What it flags the program of; empty where of nothing.
+        alarms: Its alarms, if any.
         untested: Names of checks that it could not make.
     """
 
@@ -52,11 +52,11 @@ Tool: TypeAlias = Callable[[Program, int], Report | None]
 
 
 def check_program(program: Program, seed: int) -> Report:
-    """Check a program as its author would: a step by ``epsilometer.Step``, a training by all calls.
+    """Check a program as its author would: a step by ``epsilometer.Step``, training by all calls.
 
-    A federated run is audited by ``audit_server_app``. A training is watched by ``audited``, and
-    ends at the first alarm. If there is none, its loader and books are compared by ``check``, one
-    of its steps is taken again by ``replay``, and its set-up by ``replay_setup``.
+    A federated run is audited by ``audit_server_app``. Training is watched by ``audited``, and ends
+    at the first alarm. If there is none, its loader and books are compared by ``check``, one of its
+    steps is repeated by ``replay``, and its set-up by ``replay_setup``.
     """
     if program.kind == "step":
         return report_finding(check_step(program.make(seed), seed=seed), call="Step")
@@ -66,12 +66,12 @@ def check_program(program: Program, seed: int) -> Report:
 def report_finding(
     finding: ConformanceFinding | None, *, call: str, steps: int | None = None
 ) -> Report:
-    """Return a finding as a report: violated checks in the order in which they were.
+    """Return a finding as a report: violated checks in order of their steps.
 
     Args:
-        finding: What was found.
-        call: What of this package was called.
-        steps: After which all checks were made, where they were not made step by step.
+        finding: The finding.
+        call: Function of this package that was called.
+        steps: Steps after which all checks were made, if not made step by step.
     """
     assert finding is not None  # what every call here is for
     ordered = sorted(finding.find(judge.VIOLATED), key=lambda check: check.steps)
@@ -86,7 +86,7 @@ def report_finding(
 
 @contextmanager
 def isolate_torch() -> Iterator[None]:
-    """Keep torch's random state, and what torch and Opacus warn of, from whoever calls."""
+    """Isolate the caller from torch's random state, and from warnings of torch and Opacus."""
     import torch
 
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -145,7 +145,7 @@ def _compare(training: Any, seed: int) -> Report:
 
 
 def _replay(training: Any, seed: int) -> Report:
-    """Take a step again on neighbouring batches, where the training ended."""
+    """Repeat a step on neighbouring batches, at the end of training."""
     from epsilometer.integrations.opacus import replay
 
     training.model.train()
@@ -161,7 +161,7 @@ def _replay(training: Any, seed: int) -> Report:
 
 
 def _replay_setup(training: Any, seed: int) -> Report:
-    """Set the training up on datasets of a record less and more."""
+    """Set up training on datasets with one record less and one more."""
     from epsilometer.integrations.opacus import replay_setup
 
     own = training.own_loss
@@ -179,11 +179,11 @@ def _count_steps(training: Any) -> int:
 
 
 class _ViolatedError(Exception):
-    """Ends a training that is already violated."""
+    """Ends training that is already violated."""
 
 
 def _watch(training: Any, seed: int) -> Report:
-    """Run a training under ``audited``, asked after 1, 2, 4, 8, … updates and at the end."""
+    """Run training under ``audited``, queried after 1, 2, 4, 8, … updates and at the end."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from epsilometer.integrations.opacus import audited

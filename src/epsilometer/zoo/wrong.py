@@ -1,4 +1,4 @@
-"""List steps that are wrong: each breaks one thing that was accounted for."""
+"""List wrong steps: each breaks one accounted property."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,8 @@
-"""Flower: canary clients inside the one federated run that is done anyway.
+"""Audit Flower: add canary clients to your normal federated run.
 
-``audit_server_app`` wraps a ``ServerApp``; the app itself, its strategy and the ``ClientApp`` stay
-as they are. It hands on a proxy of the ``Grid`` that answers for canary nodes and looks at the
-weights as they cross.
+``audit_server_app`` wraps a ``ServerApp``; the app, its strategy and the ``ClientApp`` do not
+change. It passes on a proxy of the ``Grid`` that answers for canary nodes and reads the weights in
+messages.
 """
 
 from epsilometer.conformance.round_sums import AccountedMean

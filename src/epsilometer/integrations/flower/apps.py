@@ -1,4 +1,4 @@
-"""Audit the run of a ServerApp, or of a strategy for whoever cannot have another app."""
+"""Audit the run of a ServerApp, or of a strategy if the app cannot be changed."""
 
 import copy
 import functools
@@ -29,7 +29,7 @@ with needs("flwr", extra="flower"):
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import Strategy
 
-_log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
+_log = logging.getLogger("flwr")  # so that it appears among Flower's own lines
 _S = TypeVar("_S", Strategy, OldStrategy)
 _AFTER_EVERY = "Written after every round: a run that ended early looks like a short one."
 _WORKFLOW = (
@@ -41,52 +41,52 @@ _compat = import_first("flwr.compat.common.recorddict_compat", "flwr.common.reco
 
 
 def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
-    """Return the same ``ServerApp``, whose run is audited, to put into ``pyproject.toml``.
+    """Return the same ``ServerApp`` with an audited run, to use in ``pyproject.toml``.
 
     A canary is a random direction in the space of the weights. Its node answers every training
-    message with the weights that came plus that direction, as long as clipping allows. When the
-    app ends, or fails, a run directory with ``result.json`` and ``report.html`` is written.
+    message with the received weights plus this direction, as long as clipping allows. When the app
+    ends or fails, a run directory with ``result.json`` and ``report.html`` is written.
 
-    Guarantee: that of ``epsilometer.Cosines``, for both views together (who sees the last weights,
-        and who sees those of every round); real clients, strategy and accountant are not touched;
-        integer arrays are handed back as they came.
-    Assumption: the app trains with a ``Strategy`` of ``flwr.serverapp``, or has a ``server_fn``
-        (then the last weights are seen too), or sends its weights through the grid by itself.
+    Guarantee: that of ``epsilometer.Cosines``, for both views together (the final weights, and
+        those of every round); real clients, strategy and accountant are not touched; integer arrays
+        are returned unchanged.
+    Assumption: the app trains with a ``Strategy`` of ``flwr.serverapp``, or has a ``server_fn`` (in
+        both cases the final weights are observed), or sends weights through the grid itself.
 
     Args:
         server_app: The app, with ``@app.main()`` or with ``server_fn``.
         delta: δ of the bounds; not needed with a ``Claim``, which has one.
-        canaries: How many nodes are canaries. By default a tenth of all nodes, and 20 at most: that
-            is enough for the checks of what the server releases, and little harm to the model.
-            Below 300 estimates of ε say little; more than a tenth of a round's replies is said to
-            harm the model. The result says how much of the change of the weights was theirs.
+        canaries: Number of canary nodes. By default a tenth of all nodes, at most 20: enough for
+            the checks of the server's releases, with little harm to the model. Below 300, estimates
+            of ε say little; above a tenth of a round's replies, the result warns of harm to the
+            model. The result says which part of the change of the weights was theirs.
         mode: ``replace``, the default: real nodes, chosen at random, whose clients then do not
-            train: sampling and accounting stay as they are. ``virtual``: nodes that do not exist
-            beside the real ones. ``mod``: the server only looks, :func:`canary_mod` plants in the
+            train: sampling and accounting do not change. ``virtual``: virtual nodes in addition to
+            the real ones. ``mod``: the server only observes, :func:`canary_mod` plants in the
             clients.
-        out: Where to write; a number is added to the name where a run ended already. One that was
-            killed is resumed, if the settings are the same.
-        claim: The claimed ε, or a ``Claim``; by default what the strategy's own accountant reports,
-            where it keeps one at this δ.
-        seed: Seed of directions and chosen nodes; drawn by the system unless given. It is a secret:
-            whoever has it can subtract the canaries. The run directory keeps it, for its owner.
+        out: Run directory; a number is appended if it contains a finished run. A killed run is
+            resumed if the settings are the same.
+        claim: The claimed ε, or a ``Claim``; by default the ε that the strategy's own accountant
+            reports at this δ, if it has one.
+        seed: Secret seed of directions and chosen nodes: it allows subtracting the canaries. By
+            default drawn from the operating system. The private run directory contains it.
         family: ``hadamard`` (exactly orthogonal, fast) or ``sphere`` (independent).
-        clip_norm: Norm of a canary. By default the clipping norm: that of the messages' config
-            where clients clip, that of the strategy where the server does, and the median norm of
-            the clients' own updates where neither is known. A larger one tests whether the server
-            clips, and ruins the model if it does not.
-        nodes: In mode ``replace``, the nodes to take: as many as there are canaries.
-        weight: Examples of a canary, in medians of the clients of its round.
+        clip_norm: Norm of a canary. By default the clipping norm: from the messages' config if
+            clients clip, from the strategy if the server does, and otherwise the median norm of the
+            clients' updates. A larger one tests whether the server clips, and ruins the model if
+            not.
+        nodes: In mode ``replace``, the nodes to use, one per canary.
+        weight: Number of examples of a canary, relative to the median of the clients in its round.
         weighted_by_key: The metric by which the strategy weights replies.
-        without: Patterns of names of arrays that are not trained; integer ones never count.
-        accounted: What the server is accounted to release, an ``AccountedMean``; read from Flower's
-            own wrappers by default. What it did release is checked against it.
-        replies: ``weights``, or ``updates`` where clients answer with what is to be added.
-        local: Whether the claim is about noise in the clients, so that it must hold against whoever
-            sees single replies. With mode ``mod`` only.
-        participation: ``hidden``: all canaries count, sampled or not, so that a claim may rest on
-            amplification by sampling. ``known``: only those that took part, and the claim must
-            hold without it.
+        without: Patterns of names of arrays that are not trained; integer arrays never count.
+        accounted: Accounted release of the server, an ``AccountedMean``; by default read from
+            Flower's own wrappers. Actual releases are checked against it.
+        replies: ``weights``, or ``updates`` if clients answer with changes to add.
+        local: Whether the claim is about noise in the clients, so that it must hold against an
+            adversary who sees single replies. With mode ``mod`` only.
+        participation: ``hidden``: all canaries count, sampled or not, so that a claim may use
+            amplification by sampling. ``known``: only canaries that took part count, and the claim
+            must hold without amplification.
         confidence: One-sided, of all bounds together.
     """
     if not isinstance(server_app, ServerApp):
@@ -109,19 +109,20 @@ def audit_server_app(server_app: ServerApp, **asked: Any) -> ServerApp:
 
 
 def audited_strategy(strategy: _S, **asked: Any) -> _S:
-    """Return the same strategy with auditing, to start or pass on in its place.
+    """Return the same strategy with auditing, to start or pass on instead of it.
 
-    For whoever writes the strategy but not the ``ServerApp``, and for secure aggregation, where
-    the strategy alone sees what the last round made of the weights.
+    Use it if you control the strategy but not the ``ServerApp``, and for secure aggregation, where
+    only the strategy sees the final weights.
 
-    Guarantee: that of :func:`audit_server_app`; the strategy that was given is not touched.
-    Assumption: one of ``flwr.serverapp`` is started by ``start``, and the run directory is written
-        when that ends, or fails. One of ``flwr.server`` (in ``ServerAppComponents``, or in the
-        ``LegacyContext`` of a workflow) does not know when a run ends, and writes every round.
+    Guarantee: that of :func:`audit_server_app`; the original strategy is not touched.
+    Assumption: a strategy of ``flwr.serverapp`` is started by ``start``; the run directory is
+        written when this ends or fails. One of ``flwr.server`` (in ``ServerAppComponents``, or in
+        the ``LegacyContext`` of a workflow) does not know when a run ends, and writes after every
+        round.
 
     Args:
         strategy: A strategy of either kind, wrapped in Flower's differential privacy or not.
-        **asked: As for :func:`audit_server_app`.
+        **asked: See :func:`audit_server_app`.
     """
     settings = Settings(**asked)
     call = settings.describe("audited_strategy", strategy=strategy)
@@ -162,7 +163,7 @@ def _plant_in_app(server_app: ServerApp, planting: Planting) -> ServerApp:
         parts = made(context) if made else _list_components(server_app)
         if parts.server is None:
             return replace(parts, strategy=CanaryStrategy(parts.strategy or FedAvg(), planting))
-        server = copy.copy(parts.server)  # it brings a strategy of its own
+        server = copy.copy(parts.server)  # it has its own strategy
         server.set_strategy(CanaryStrategy(server.strategy, planting))
         return replace(parts, server=server)
 
@@ -171,7 +172,7 @@ def _plant_in_app(server_app: ServerApp, planting: Planting) -> ServerApp:
 
 
 def _list_components(app: ServerApp) -> ServerAppComponents:
-    """Return what the app was made with, where that was not a ``server_fn``."""
+    """Return the components of an app that was made without a ``server_fn``."""
     return ServerAppComponents(
         server=app._server,
         config=app._config,
@@ -182,7 +183,7 @@ def _list_components(app: ServerApp) -> ServerAppComponents:
 
 @contextmanager
 def _watch_starts(canary_grid: CanaryGrid, planting: Planting) -> Iterator[None]:
-    """Show what the strategy that is started on the grid makes of every round."""
+    """Record the result of every round of the strategy that is started on the grid."""
     start = Strategy.start
 
     @functools.wraps(start)
@@ -207,7 +208,7 @@ def watch_strategy(
 ) -> Iterator[None]:
     """Pass on the initial weights of a strategy and its result after every round.
 
-    Those after the last round cross no grid where nothing is evaluated.
+    The final weights pass through no grid if nothing is evaluated.
     """
     planting.strategy = strategy
     with planting.guard():
@@ -234,20 +235,20 @@ def watch_strategy(
         yield
     finally:
         del strategy.aggregate_train
-        if "aggregate_train" in before:  # somebody else watches too
+        if "aggregate_train" in before:  # another object watches too
             strategy.aggregate_train = aggregate  # type: ignore[method-assign]
 
 
 class CanaryStrategy(OldStrategy):
-    """The strategy, with canaries among the clients of every round.
+    """Wrap a strategy to add canaries to the clients of every round.
 
-    It sees the weights before and after every round, and the replies of clients before they are
-    aggregated; under secure aggregation these replies are all the same sum.
+    It sees the weights before and after every round, and the replies of clients before aggregation;
+    under secure aggregation these replies are all the same sum.
 
     Args:
         strategy: The strategy of the user.
         planting: The canaries.
-        after_round: Called after every round, also one that failed.
+        after_round: Called after every round, including failed ones.
     """
 
     def __init__(
@@ -267,13 +268,13 @@ class CanaryStrategy(OldStrategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Do as the strategy does; canaries are asked by proxies that reach no client."""
+        """Configure as the strategy does; canaries get proxies that reach no client."""
         planting = self._planting
         with planting.guard():
             planting.see(_number_arrays(parameters))
         real = sum(not isinstance(each, _CanaryProxy) for each in client_manager.all().values())
         for node in planting.list_virtual(real):
-            client_manager.register(_CanaryProxy(node))  # those that are there already stay
+            client_manager.register(_CanaryProxy(node))  # those that exist already stay
         if planting.ended:
             for proxy in list(client_manager.all().values()):
                 if isinstance(proxy, _CanaryProxy):
@@ -340,8 +341,8 @@ class CanaryStrategy(OldStrategy):
         asked = [proxy.asked for proxy in ours if proxy.asked is not None]
         if len(asked) < len(ours):
             self._planting.end(InvalidArgument(_WORKFLOW))
-            return results  # which clients sent, past their proxies
-        contents = self._planting.answer(  # all of a round are asked the same
+            return results  # which clients sent, bypassing their proxies
+        contents = self._planting.answer(  # all in a round get the same request
             [proxy.node_id for proxy in ours],
             _compat.fitins_to_recorddict(asked[0], keep_input=True) if ours else None,
             [_compat.fitres_to_recorddict(reply, keep_input=True) for _, reply in theirs],
@@ -351,7 +352,7 @@ class CanaryStrategy(OldStrategy):
 
 
 class _CanaryProxy(ClientProxy):
-    """Stand for a canary: record requests; the answer is made with the others."""
+    """Represent a canary: record requests; its reply is made with the others."""
 
     def __init__(self, node: int) -> None:
         super().__init__(str(node))

@@ -1,4 +1,4 @@
-"""Keep what an audit has seen after every round, so that a server that was killed resumes."""
+"""Save the state of an audit after every round, so that a killed server resumes."""
 
 import io
 import json
@@ -25,19 +25,19 @@ _ENDED = "notes.txt"  # written when a run ends
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Kept:
-    """What was kept of the rounds before a server was killed.
+    """Hold what was saved of the rounds before a server was killed.
 
     Attributes:
         seed: Seed of the canaries.
         nodes: Which nodes are canaries, in their order.
-        watch: What was seen of them, as of ``CosineWatch.export``.
-        part: How often the run was begun, this time included.
-        odd: What a reader must know.
+        watch: Their measurements, from ``CosineWatch.export``.
+        part: Number of starts of the run, including this one.
+        odd: Caveats.
         everybody: Whether all nodes were asked in every round.
-        said: What clients said that they planted, as of ``Commitments.export``.
-        most: Canaries and replies of the round with the largest share of canaries.
+        said: What clients reported as planted, from ``Commitments.export``.
+        most: Numbers of canaries and replies in the round with the largest share of canaries.
         effects: Effects of canaries on the weights, round by round.
-        checks: What was found of the released weights until then.
+        checks: Checks of the released weights until then.
     """
 
     seed: int
@@ -54,11 +54,11 @@ class Kept:
 
 @contextmanager
 def hold_folder(out: str | Path, call: Mapping[str, Any]) -> Iterator[tuple[Path, Kept | None]]:
-    """Hold the directory of a run: that of one that was killed, or a new one.
+    """Hold the directory of a killed run, or a new one.
 
     Args:
-        out: Where; a number is added where a run has ended, is under way, or was another one.
-        call: What was asked for, by which a run is known again.
+        out: Path; a number is appended if it contains a finished, running or different run.
+        call: The call, by which a run is recognised.
     """
     for folder in _list_folders(out):
         kept = None
@@ -72,7 +72,7 @@ def hold_folder(out: str | Path, call: Mapping[str, Any]) -> Iterator[tuple[Path
 
 
 def make_folder(out: str | Path) -> Path:
-    """Make a new directory, with a number added where there is one already."""
+    """Make a new directory, with a number appended if the name exists."""
     return next(folder for folder in _list_folders(out) if _make(folder))
 
 
@@ -82,13 +82,12 @@ def _list_folders(out: str | Path) -> Iterator[Path]:
     for number in range(2, most):
         yield wanted.with_name(f"{wanted.name}-{number}")
     raise InvalidArgument(
-        f"Expected room for another run beside {str(out)!r}, found {most:,} of them. "
-        "Give another out=DIR."
+        f"Expected at most {most:,} runs next to {str(out)!r}, found more. Give another out=DIR."
     )
 
 
 def _make(folder: Path) -> bool:
-    """Make a directory for its owner alone; return False where there is one already."""
+    """Make a directory for its owner only; return False if it exists."""
     try:
         folder.mkdir(mode=OWNER_FOLDER, parents=True)
     except FileExistsError:
@@ -103,7 +102,7 @@ def keep_round(
     kept: Kept,
     checks: Audit,
 ) -> None:
-    """Keep what was seen until now; the weights a run began with are written once."""
+    """Save the state so far; the initial weights of a run are written once."""
     watch: dict[str, Any] = dict(kept.watch)
     start = watch.pop("start")
     if not (folder / _START).exists():
@@ -112,11 +111,11 @@ def keep_round(
     packed = io.BytesIO()
     np.savez(packed, meta=np.array(json.dumps(meta)), **watch)
     write_whole(folder / _CHECKS, to_json(checks).encode("utf-8"))
-    write_whole(folder / _STATE, packed.getvalue())  # last: with it, all is there
+    write_whole(folder / _STATE, packed.getvalue())  # last: it completes the state
 
 
 def _read(folder: Path, call: Mapping[str, Any]) -> Kept | None:
-    """Return what was kept of a run with the same settings that was killed; None otherwise."""
+    """Return the saved state of a killed run with the same settings; None otherwise."""
     if not (folder / _STATE).is_file() or (folder / _ENDED).exists() or is_busy(folder):
         return None
     try:
@@ -139,7 +138,7 @@ def _read(folder: Path, call: Mapping[str, Any]) -> Kept | None:
             effects=tuple(map(float, meta["effects"])),
             checks=checks,
         )
-    except (OSError, ValueError, KeyError, EpsilometerError):  # damaged, or older: left as it is
+    except (OSError, ValueError, KeyError, EpsilometerError):  # damaged, or older: left unchanged
         return None
 
 

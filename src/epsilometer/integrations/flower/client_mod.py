@@ -31,7 +31,7 @@ with needs("flwr", extra="flower"):
 _Handler: TypeAlias = Callable[[Message, Context], Message]
 # Flower's own mods that change nothing: a canary need not pass them.
 _MEASURING = {"arrays_size_mod", "message_size_mod", "parameters_size_mod"}
-_RESULTS = "fitres.metrics"  # where older clients put what they say
+_RESULTS = "fitres.metrics"  # where older clients put their metrics
 
 
 def canary_mod(
@@ -45,22 +45,22 @@ def canary_mod(
 ) -> Callable[[Message, Context, _Handler], Message]:
     """Return a mod for the ``ClientApp``: designated clients answer with canaries themselves.
 
-    For secure aggregation, where the server cannot answer for a client whose masks it does not
-    know; and for clients that add noise themselves, whose single replies are then looked at. Put it
-    *last* in the list of mods, so that clipping and masking are done to what it made;
-    audit the server's app with ``mode="mod"`` and the same ``canaries``, ``seed`` and ``family``.
-    The designated clients train as the others do, and what they trained is thrown away. Each says
-    in its reply which family of canaries it planted, by a hash, which the audit takes out again.
+    Use it for secure aggregation, where the server cannot answer for a client whose masks it does
+    not know, and for clients that add noise themselves, whose single replies are then audited. Put
+    it *last* in the list of mods, so that its replies are clipped and masked; audit the server's
+    app with ``mode="mod"`` and the same ``canaries``, ``seed`` and ``family``. The designated
+    clients train like the others, and their updates are discarded. Each reports a hash of its
+    family of canaries in its reply, which the audit removes again.
 
     Args:
-        canaries: How many there are in all.
-        seed: That of ``audit_server_app``. Whoever has it knows all canaries: draw it by
-            ``secrets.randbits(53)``, and keep it to yourself.
+        canaries: Total number of canaries.
+        seed: That of ``audit_server_app``. It reveals all canaries: draw it with
+            ``secrets.randbits(53)``, and keep it secret.
         family: That of ``audit_server_app``.
-        clip_norm: Norm of a canary, where the message's config has no clipping norm.
+        clip_norm: Norm of a canary, if the message's config has no clipping norm.
         without: That of ``audit_server_app``.
-        index: Which canary a client is, or None if it is none; by default its ``partition-id``
-            where that is below ``canaries``.
+        index: Number of the client's canary, or None for other clients; by default its
+            ``partition-id`` if that is below ``canaries``.
     """
 
     asked = PlantedFamily(count=canaries, seed=seed, family=family)
@@ -99,9 +99,9 @@ def canary_mod(
 
 
 def list_later_mods(call_next: _Handler) -> list[str]:
-    """Return names of mods that a canary does not pass, since they come after ``canary_mod``.
+    """Return the names of mods that a canary bypasses, since they come after ``canary_mod``.
 
-    Flower calls the next mod through a closure; where that is made otherwise, none are known.
+    Flower calls the next mod through a closure; otherwise none are known.
     """
     names = []
     while getattr(call_next, "__qualname__", "").startswith("make_ffn.") and (

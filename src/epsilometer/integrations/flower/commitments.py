@@ -1,4 +1,4 @@
-"""Compare what clients say that they planted with the canaries that an audit looks for."""
+"""Compare what clients report as planted with the canaries that an audit searches for."""
 
 import math
 from collections.abc import Iterator, MutableMapping
@@ -30,16 +30,16 @@ _FEW = (
 
 @dataclass(kw_only=True)
 class Commitments:
-    """What the clients of a run reported as planted.
+    """Collect what the clients of a run report as planted.
 
     Attributes:
-        count: How many canaries the audit looks for.
-        right: Replies about these canaries.
-        wrong: Replies about others.
+        count: Number of canaries that the audit searches for.
+        right: Number of replies about these canaries.
+        wrong: Number of replies about others.
         planted: Canaries that some client planted.
         recent: Those of them since :meth:`end_round`.
-        misplaced: Mods that canaries did not pass, with numbers of replies.
-        absent: Chance that a node was asked in no round.
+        misplaced: Mods that canaries bypassed, with numbers of replies.
+        absent: Probability that a node was asked in no round.
 
     Example:
         >>> said = Commitments(count=2)
@@ -58,11 +58,11 @@ class Commitments:
     absent: float = 1.0
 
     def take(self, record: MutableMapping[str, Any], expected: str | None) -> int | None:
-        """Take what a client said out of its reply; return its canary where it is one of ours.
+        """Remove a client's report from its reply; return its canary if it is one of the audit's.
 
         Args:
             record: Record of the reply.
-            expected: The hash of the audit's canaries; None before that is known.
+            expected: The hash of the audit's canaries; None if not yet known.
         """
         said = record.pop(PLANTED, None)
         if said is None:
@@ -79,16 +79,16 @@ class Commitments:
         return int(number)
 
     def end_round(self, rate: float) -> None:
-        """End a round that moved the weights, in which a node was asked with some chance."""
+        """End a round that moved the weights, in which a node was asked with some probability."""
         self.absent *= 1 - rate
         self.recent.clear()
 
     def refuse_mismatch(self, *, everybody: bool) -> None:
-        """Refuse to judge canaries that no one planted: that nothing is found would say nothing.
+        """Refuse to judge canaries that no one planted: finding nothing would mean nothing.
 
         Args:
-            everybody: Whether all nodes were asked in all rounds: then who planted nothing is
-                known, and does not count.
+            everybody: Whether all nodes were asked in all rounds: then nodes that planted nothing
+                are known, and do not count.
         """
         said = self.right + self.wrong
         if self.wrong or not self.right:
@@ -102,12 +102,12 @@ class Commitments:
             raise InvalidArgument(_FEW.format(count=self.count, some=some, least=least))
 
     def describe(self) -> Iterator[str]:
-        """Yield what a reader must know."""
+        """Yield caveats."""
         if self.planted:
             yield f"{len(self.planted):,} of {self.count:,} canaries were planted by clients."
 
     def export(self) -> dict[str, Any]:
-        """Return what must be kept to go on in another process, as JSON values."""
+        """Return the state needed to continue in another process, as JSON values."""
         return {
             "right": self.right,
             "wrong": self.wrong,
@@ -117,7 +117,7 @@ class Commitments:
         }
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Go on from what :meth:`export` returned."""
+        """Continue from the result of :meth:`export`."""
         self.right += int(kept["right"])
         self.wrong += int(kept["wrong"])
         self.planted |= set(map(int, kept["planted"]))

@@ -1,4 +1,4 @@
-"""Stand between a Flower app and its nodes: grids that answer for canaries, or call clients."""
+"""Connect a Flower app and its nodes: grids that answer for canaries, or call clients."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
@@ -23,12 +23,12 @@ _Client: TypeAlias = Callable[[Message, Context], Message]
 
 
 class CanaryGrid(Grid):
-    """A grid that answers for canary nodes and watches the weights that cross it."""
+    """Wrap a grid to answer for canary nodes and watch the weights in messages."""
 
     def __init__(self, grid: Grid, planting: Planting) -> None:
         self._grid, self._planting = grid, planting
         self._never = frozenset(planting.virtual)  # nodes that do not exist, also after the audit
-        self._waiting: dict[str, Message] = {}  # canaries' messages that were pushed
+        self._waiting: dict[str, Message] = {}  # pushed messages of canaries
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_grid"], name)
@@ -47,12 +47,12 @@ class CanaryGrid(Grid):
         return self._grid.create_message(*args, **named)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return real nodes, and virtual ones after them."""
+        """Return real nodes, then virtual ones."""
         real = list(self._grid.get_node_ids())
         return [*real, *self._planting.list_virtual(len(real))]
 
     def get_nodes(self) -> Iterable[Any]:
-        """Return real nodes, and virtual ones after them."""
+        """Return real nodes, then virtual ones."""
         from flwr.proto.node_pb2 import NodeInfo  # not in older versions
 
         real = list(self._grid.get_nodes())

@@ -1,4 +1,4 @@
-"""Read and make what Flower's messages hold: models, numbers, clipping norms."""
+"""Read and make the contents of Flower's messages: models, numbers, clipping norms."""
 
 from collections.abc import Iterable
 from typing import Any, TypeAlias
@@ -14,12 +14,12 @@ with needs("flwr", extra="flower"):
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 JUST_BELOW = 1 - 1e-5  # rounding must not make a canary count as clipped
-PLANTED = "epsilometer-canary"  # under which a planting client says what it planted
-_CLIPPING_NORM = "clipping_norm"  # what Flower calls it in the config that it sends to clients
+PLANTED = "epsilometer-canary"  # under which a planting client reports what it planted
+_CLIPPING_NORM = "clipping_norm"  # its name in the config that Flower sends to clients
 
 
 def is_training(message: Message) -> bool:
-    """Tell whether a message asks for training, or answers that."""
+    """Tell whether a message requests training, or answers such a request."""
     return message.metadata.message_type.partition(".")[0] == "train"
 
 
@@ -42,17 +42,17 @@ def read_weights(content: RecordDict) -> Arrays:
 
 
 def to_arrays(arrays: ArrayRecord) -> Arrays:
-    """Return arrays as NumPy has them."""
+    """Convert arrays to NumPy."""
     return {name: array.numpy() for name, array in arrays.items()}
 
 
 def to_record(arrays: Arrays) -> ArrayRecord:
-    """Return arrays as Flower has them."""
+    """Convert arrays to Flower's type."""
     return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
 
 
 def read_norm(content: RecordDict) -> float | None:
-    """Return the clipping norm that clients were sent, where they clip."""
+    """Return the clipping norm that clients received, if they clip."""
     for config in content.config_records.values():
         if _CLIPPING_NORM in config:
             return float(config[_CLIPPING_NORM])  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def read_number(content: RecordDict, key: str) -> float | None:
 
 
 def make_typical(replies: list[RecordDict]) -> RecordDict:
-    """Return a reply as clients make them: the median of every number, and no arrays."""
+    """Return a typical reply of clients: the median of every number, and no arrays."""
     found = RecordDict()
     for name, part in replies[0].items():
         if isinstance(part, ArrayRecord):
@@ -89,7 +89,7 @@ def _median(replies: list[RecordDict], name: str, key: str, value: Any) -> Any:
 
 
 def are_equal(one: ArrayRecord | None, other: ArrayRecord | None) -> bool:
-    """Tell whether two models are equal; usually they are one object."""
+    """Tell whether two models are equal; usually they are the same object."""
     if one is other:
         return True
     if one is None or other is None or list(one) != list(other):
@@ -101,7 +101,7 @@ def are_equal(one: ArrayRecord | None, other: ArrayRecord | None) -> bool:
 
 
 def look_like_updates(sent: Arrays, replies: list[RecordDict]) -> bool:
-    """Tell whether all replies are much shorter than their distance from what was sent."""
+    """Tell whether all replies are much shorter than their distance from the sent weights."""
     if not replies:
         return False
     own = to_arrays(next(iter(replies[0].array_records.values())))

@@ -1,4 +1,4 @@
-"""Plant canaries in one Flower run: who they are, what they answer, what is seen of them."""
+"""Plant canaries in one Flower run: choose them, answer for them, and measure them."""
 
 import logging
 import math
@@ -77,28 +77,28 @@ _ROBUST = {"FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"}
 
 
 class Planting:
-    """The canaries of a run, as grids and strategies use them.
+    """Manage the canaries of a run, for grids and strategies.
 
     Args:
         settings: What was asked for.
-        kept: What an earlier process saw of the same run, where it was killed.
+        kept: State of an earlier process of the same run that was killed.
 
     Attributes:
         settings: What was asked for.
-        kept: Likewise.
-        part: How often the run was begun.
+        kept: See above.
+        part: Number of starts of the run.
         after_round: Called after every round that moved the weights.
-        canary_of: Which canary a node is, by its id.
-        virtual: Ids of nodes that do not exist, of which as many take part as there should be.
-        layout: Which arrays count; None before any weights were seen.
-        watch: What was seen of the canaries; None before that.
-        strategy: The strategy that was started, where one was.
-        failed: Replies of clients that were errors.
+        canary_of: Number of the canary of a node, by its id.
+        virtual: Ids of virtual nodes, of which the right number takes part.
+        layout: Which arrays count; None before any weights were observed.
+        watch: Measurements of the canaries; None before that.
+        strategy: The started strategy, if any.
+        failed: Number of client replies that were errors.
         missing: How often a node that was asked to train did not reply.
-        example: What a client's reply looks like, where that is known.
+        example: Example of a client's reply, if known.
         weighted_by_key: Key of the number by which replies are weighted.
-        rounds: What was checked of the released weights.
-        ended: Why the audit ended before the run did; empty where it did not.
+        rounds: Checks of the released weights.
+        ended: Why the audit ended before the run; empty if it did not.
     """
 
     def __init__(self, settings: Settings, kept: Kept | None = None) -> None:
@@ -113,7 +113,7 @@ class Planting:
         self.failed = self.missing = 0
         self.example: RecordDict | None = None
         self.weighted_by_key = settings.weighted_by_key
-        # Parts of a run that was killed share the level: 1/2, 1/6, 1/12, … of it.
+        # The parts of a killed run share the level: 1/2, 1/6, 1/12, … of it.
         self.rounds = RoundWatch(level=LEVEL / (self.part * (self.part + 1)))
         self.after_round: Callable[[], None] = lambda: None
         self._unsaved = False
@@ -123,12 +123,12 @@ class Planting:
         self._nodes = 0
         self._everybody = True
         self._others: OtherUpdates | None = None
-        self._members: list[int] = []  # canaries that answered in the round under way
-        self._witness: int | None = None  # the canary whose rounds say what a client loses
+        self._members: list[int] = []  # canaries that answered in the current round
+        self._witness: int | None = None  # the canary whose rounds show what a client loses
         self._norm_before: float | None = None
         self._single: dict[int, float] = {}
         self._said = Commitments(count=settings.count)
-        self._rate, self._asked = 0.0, 0  # of the round under way
+        self._rate, self._asked = 0.0, 0  # of the current round
         self._canaries: Directions | None = None
         self._replies: ReplyMaker | None = None
         self._odd: dict[str, None] = {}
@@ -143,15 +143,15 @@ class Planting:
 
     @property
     def caveats(self) -> Iterator[str]:
-        """Yield what a reader must know about strategy, replies and norms."""
+        """Yield caveats about strategy, replies and norms."""
         for part in self.parts:
             if _find_robust(part):
                 yield (
-                    f"{type(part).__name__} drops outliers, which canaries are: that little was "
-                    "found says little about clients that are none."
+                    f"{type(part).__name__} drops outliers, which canaries are: little leakage "
+                    "of canaries says little about other clients."
                 )
         if self.kept is not None:
-            yield f"The server was started {self.part} times; the audit went on where it was."
+            yield f"The server was started {self.part} times; the audit was resumed."
         if self.ended:
             yield f"The audit ended before the run did: {self.ended}"
         yield from self._said.describe()
@@ -163,7 +163,7 @@ class Planting:
         yield from self._odd
 
     def see(self, arrays: Arrays) -> None:
-        """Record weights; the first ones fix what is watched."""
+        """Record weights; the first ones determine what is watched."""
         if self.ended:
             return
         with self.guard():
@@ -177,14 +177,14 @@ class Planting:
             if moved and self._added:  # directions are orthogonal, or nearly so
                 self._cost.effects.append(min(1.0, self._added / self.watch.moved))
                 self._added = 0.0
-            if moved and own:  # of clients that plant no more is known
+            if moved and own:  # nothing more is known if clients plant
                 self._cost.effects.append(self.watch.share)
                 self._note_share(len(own), self._asked - len(own))
             if moved:
                 self._said.end_round(self._rate)
 
     def _begin(self, arrays: Arrays) -> None:
-        """Draw canaries for a model, whose first weights these are."""
+        """Draw canaries for a model, given its first weights."""
         asked, self.layout = self.settings, Layout(arrays, without=self.settings.without)
         self._canaries = draw_directions(
             asked.family, asked.count, self.layout.size, asked.known_seed
@@ -207,7 +207,7 @@ class Planting:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """End the audit where something fails: the run never ends because of it."""
+        """End the audit if something fails, but never the run."""
         try:
             yield
         except Exception as problem:
@@ -215,16 +215,16 @@ class Planting:
 
     @property
     def norm_known(self) -> bool:
-        """Whether canaries were as long as something allows: else they say nothing of a claim."""
+        """Whether the norm of canaries comes from a clipping norm: otherwise no claim is judged."""
         return _NO_CLIPPING not in self._odd
 
     @property
     def single(self) -> FloatArray | None:
-        """Cosines of canaries with the first reply of their own client, where that was seen."""
+        """Cosines of canaries with the first reply of their own client, if observed."""
         return np.array(list(self._single.values())) if self._single else None
 
     def take_commitments(self, content: RecordDict) -> None:
-        """Remove from a reply what its client says it planted, and compare it."""
+        """Remove from a reply what its client reports as planted, and compare it."""
         for name, record in list(content.config_records.items()):
             number = self.take_commitment(record)
             if name == PLANTED:
@@ -234,7 +234,7 @@ class Planting:
                     self._look_for(number, content)
 
     def take_commitment(self, record: MutableMapping[str, Any]) -> int | None:
-        """Take it out of one record; return the canary's number where it is one of ours."""
+        """Remove it from one record; return the canary's number if it is one of the audit's."""
         own = None if self.layout is None else commit(self.settings, self.layout.names)
         return self._said.take(record, own)
 
@@ -251,23 +251,23 @@ class Planting:
             self._single[number] = min(1.0, max(-1.0, float(row @ moved) / length))
 
     def refuse_mismatch(self) -> None:
-        """Refuse to judge canaries that no one planted: that nothing is found would say nothing."""
+        """Refuse to judge canaries that no one planted: finding nothing would mean nothing."""
         if self.settings.mode == "mod":
             self._said.refuse_mismatch(everybody=self._everybody)
 
     @property
     def participation(self) -> Literal["hidden", "known", "unseen"]:
-        """What an adversary knows of who took part: where all did, in every round, all of it."""
+        """What an adversary knows of participation: everything, if all took part in every round."""
         if self.settings.mode == "mod":
             return "unseen"
         return "known" if self._everybody else self.settings.participation
 
     def begin_round(self, nodes: Callable[[], Iterable[int]], *, asked: int) -> None:
-        """Begin a round of training; the first draws who is a canary among real nodes.
+        """Begin a round of training; the first one draws the canaries among real nodes.
 
         Args:
             nodes: Returns all nodes.
-            asked: How many of them train in this round.
+            asked: Number of nodes that train in this round.
         """
         if self.ended:
             return
@@ -286,7 +286,7 @@ class Planting:
                 self._designate(self.settings.choose_nodes(known))
 
     def list_virtual(self, real: int) -> list[int]:
-        """Return the nodes that do not exist and take part beside this many real ones."""
+        """Return the virtual nodes that take part in addition to this many real ones."""
         many = self.settings.limit_canaries(real) if real else 0
         if not self.ended and many > len(self.canary_of):
             self._designate(self.virtual[:many])
@@ -297,7 +297,7 @@ class Planting:
         self._designated = max(self._designated, len(nodes))
 
     def summarise(self) -> IterateSummary:
-        """Return what was seen of canaries that some node was; the others do not count."""
+        """Return the measurements of canaries that were some node's; the others do not count."""
         assert self.watch is not None
         if self.settings.mode == "mod" and self._everybody and self._said.planted:
             return self.watch.summarise().restrict(sorted(self._said.planted))
@@ -306,15 +306,15 @@ class Planting:
     def answer(
         self, nodes: list[int], asked: RecordDict | None, replies: list[RecordDict]
     ) -> Iterator[RecordDict]:
-        """Yield what canary nodes reply to what they were asked, after the example of clients.
+        """Yield the replies of canary nodes to requests, modelled on clients' replies.
 
-        Where that is not known the audit ends, and the run goes on without canaries.
+        Without such a reply the audit ends, and the run continues without canaries.
         """
         with self.guard():
             yield from self._answer(nodes, asked, replies)
 
     def end(self, problem: Exception) -> None:
-        """End the audit, and not the run: canaries take part no longer."""
+        """End the audit but not the run: canaries no longer take part."""
         self.ended = self.ended or _describe_problem(problem)
         self.canary_of = {}
         _log.warning("epsilometer: the audit ended. %s", self.ended)
@@ -334,7 +334,7 @@ class Planting:
             sent = {name: np.zeros_like(value) for name, value in sent.items()}
         if self.settings.replies == "weights" and look_like_updates(sent, replies):
             raise InvalidArgument(_DELTAS)
-        if self.participation == "known":  # else knowing who replied may tell who is a canary
+        if self.participation == "known":  # otherwise, knowing who replied may reveal canaries
             self._add_others(sent, replies)
         assert self._replies is not None
         assert self.watch is not None
@@ -358,7 +358,7 @@ class Planting:
             )
 
     def _add_others(self, sent: Arrays, replies: list[RecordDict]) -> None:
-        """Add up the updates of real clients, which canaries are looked for without."""
+        """Sum the updates of real clients, to subtract them when canaries are measured."""
         assert self.layout is not None
         if self._others is None:
             accounted, norm = self.settings.accounted, next(iter(self._list_norms()), None)
@@ -378,7 +378,7 @@ class Planting:
             self._others.add(update, examples=read_number(reply, self.weighted_by_key) or 1.0)
 
     def _choose_norm(self, asked: RecordDict, sent: Arrays, replies: list[RecordDict]) -> float:
-        """Return the norm of the canaries of this round; note what is odd about it."""
+        """Return the norm of the canaries of this round; note its caveats."""
         wanted, clients = self.settings.clip_norm, read_norm(asked)
         servers = self._list_norms()
         if clients is not None:
@@ -399,11 +399,11 @@ class Planting:
         return self._measure_norm(sent, replies)
 
     def _list_norms(self) -> list[float]:
-        """Return the norms that strategies clip to; there is one at most."""
+        """Return the norms to which strategies clip; there is at most one."""
         return [float(part.clipping_norm) for part in self.parts if hasattr(part, "clipping_norm")]
 
     def _note_share(self, canaries: int, clients: int) -> None:
-        """Note how many replies of a round are canaries."""
+        """Record how many replies of a round are canaries."""
         replies = canaries + clients
         self._cost.count(canaries, of=replies)
         chosen = self.settings.canaries is not None or self._nodes < ONE_IN  # not by chance
@@ -412,9 +412,9 @@ class Planting:
             _log.warning("epsilometer: %s", _CROWD)
 
     def _choose_loud(self) -> tuple[float, int]:
-        """Return how much longer than the clipping norm canaries are, and how many of a round.
+        """Return how much longer than the clipping norm canaries are, and how many in a round.
 
-        A server that clips makes them as long as the others; without clipping they would show.
+        A server that clips shortens them like the others; without clipping they would stand out.
         """
         accounted = self.read_accounted()
         assert self._canaries is not None
@@ -425,7 +425,7 @@ class Planting:
         return _LOUD * max(1.0, accounted.noise_multiplier), many
 
     def read_accounted(self) -> AccountedMean | str:
-        """Return what is accounted for in a round, or why that is not known."""
+        """Return the accounted release of a round, or why it is unknown."""
         if self.settings.mode == "mod":
             return _MASKED
         if self.settings.accounted is not None:
@@ -459,7 +459,7 @@ class Planting:
         )
 
     def note_sent(self, contents: Sequence[RecordDict]) -> None:
-        """Record what the nodes of a round were sent."""
+        """Record what the nodes of a round received."""
         first = next(iter(contents[0].array_records.values()), None)
         self._sent = None if first is None else to_arrays(first)
         self.compare_sent([] if self._sent is None else [self._sent])
@@ -470,18 +470,18 @@ class Planting:
             self.end(InvalidArgument(_PERSONAL))
 
     def compare_sent(self, contents: Iterable[Arrays]) -> None:
-        """Compare weights that clients are sent with those that were released."""
+        """Compare weights that clients receive with those that were released."""
         for arrays in [] if self.ended else contents:
             self.rounds.see_sent(arrays)
 
     def open_release(
         self, replies: Iterable[tuple[RecordDict, int]], examples: Iterable[float | None]
     ) -> None:
-        """Take the replies of a round, before they are aggregated.
+        """Add the replies of a round, before aggregation.
 
         Args:
             replies: Their contents, each with its node.
-            examples: Their numbers of examples, where they say one.
+            examples: Their numbers of examples, if they have one.
         """
         accounted = self.read_accounted()
         if self.ended or self._sent is None or isinstance(accounted, str):
@@ -509,11 +509,11 @@ class Planting:
         self._norm_before, self._clipped = getattr(self.strategy, "clipping_norm", None), clipped
 
     def close_release(self, released: Arrays, *, replies: int) -> None:
-        """Take what was made of the replies.
+        """Add the aggregate of the replies.
 
         Args:
             released: The new weights.
-            replies: How many there were.
+            replies: Number of replies.
         """
         try:
             self._see_count(replies)
@@ -524,7 +524,7 @@ class Planting:
         self.save_round()
 
     def save_round(self) -> None:
-        """Keep what was seen, after a round that moved the weights."""
+        """Save observations after a round that moved the weights."""
         if self._unsaved:
             self._unsaved = False
             try:
@@ -533,7 +533,7 @@ class Planting:
                 self._odd[f"A round could not be kept: {_describe_problem(problem)}"] = None
 
     def keep(self) -> Kept:
-        """Return what another process needs to go on."""
+        """Return the state that another process needs to continue."""
         assert self.watch is not None
         return Kept(
             seed=self.settings.known_seed,
@@ -559,7 +559,7 @@ class Planting:
         self.rounds.see_count((noisy - self._clipped) / spread)
 
     def _measure_norm(self, sent: Arrays, replies: list[RecordDict]) -> float:
-        """Return the median norm of the clients' updates; 1 where none moved."""
+        """Return the median norm of the clients' updates; 1 if none moved."""
         assert self.layout is not None
         start = self.layout.flatten(sent)
         norms = [
@@ -572,7 +572,7 @@ class Planting:
 
 
 def _find_robust(part: Any) -> set[str]:
-    """Return which strategies that drop outliers a strategy is derived from."""
+    """Return the outlier-dropping strategies from which a strategy is derived."""
     return _ROBUST & {kind.__name__ for kind in type(part).__mro__}
 
 

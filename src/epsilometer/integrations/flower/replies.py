@@ -1,4 +1,4 @@
-"""Make the replies of canaries: arrays that are generated when read, and never stored."""
+"""Make the replies of canaries, whose arrays are generated on reading and never stored."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,12 +16,12 @@ with needs("flwr", extra="flower"):
     from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
     from flwr.common.constant import SType
 
-NORM_BIT = "norm_bit"  # by which clients say that they had to clip
-_ROUNDING = 4 * float(np.finfo(np.float32).eps)  # relative, of arrays that are made again
+NORM_BIT = "norm_bit"  # by which clients report that they had to clip
+_ROUNDING = 4 * float(np.finfo(np.float32).eps)  # relative, of regenerated arrays
 
 
 class RegeneratedArray(Array):
-    """An array of a canary's reply, made whenever it is read: a thousand replies fit into memory.
+    """Generate an array of a canary's reply on reading: a thousand replies fit into memory.
 
     Args:
         example: An array of the same type and shape.
@@ -34,19 +34,19 @@ class RegeneratedArray(Array):
 
     @property
     def data(self) -> bytes:  # type: ignore[override]
-        """Return the values as Flower has them."""
+        """Return the values in Flower's format."""
         return bytes(Array(self.numpy()).data)
 
     def numpy(self) -> NDArray[Any]:
-        """Return the values, freshly made."""
+        """Return the values, newly generated."""
         return np.asarray(self.__dict__["_make"]())
 
 
 class CanaryReply(RecordDict):
-    """A canary's reply, in which a strategy may put other arrays: clipped ones, say.
+    """Hold a canary's reply, whose arrays a strategy may replace, for example with clipped ones.
 
     Attributes:
-        regenerate: Returns the same arrays, made whenever they are read, where that is possible.
+        regenerate: Returns the same arrays, generated on reading, if possible.
     """
 
     def __init__(self) -> None:
@@ -54,14 +54,14 @@ class CanaryReply(RecordDict):
         super().__init__()
 
     def __setitem__(self, key: str, value: Any) -> None:
-        """Hold a record; arrays are held as a rule by which they are made."""
+        """Store a record; arrays are stored as a rule that generates them."""
         super().__setitem__(
             key, self.regenerate(value) if isinstance(value, ArrayRecord) else value
         )
 
 
 class ReplyMaker:
-    """Makes the replies of canaries in one model.
+    """Make the replies of canaries in one model.
 
     Args:
         layout: Which arrays count.
@@ -85,12 +85,12 @@ class ReplyMaker:
         """Return a canary's reply.
 
         Args:
-            number: Which canary.
-            norm: How long it is.
-            asked: What its node was asked.
-            sent: The weights in that; zeros where clients answer with updates.
-            example: What a client's reply looks like, where that is known.
-            weights: Weights by which numbers of the example are multiplied, by their names.
+            number: Number of the canary.
+            norm: Its norm.
+            asked: Request to its node.
+            sent: The weights in the request; zeros if clients answer with updates.
+            example: Example of a client's reply, if known.
+            weights: Factors for numbers of the example, by their names.
         """
         planted, content = self._regenerate(sent, number, norm), CanaryReply()
         if example is None:
@@ -105,13 +105,13 @@ class ReplyMaker:
                 if weight != 1 and isinstance(usual := numbers.get(key), int | float):
                     numbers[key] = type(usual)(usual * weight)
             if NORM_BIT in numbers:
-                numbers[NORM_BIT] = 0  # a canary is just as long as clipping allows
+                numbers[NORM_BIT] = 0  # a canary is exactly as long as clipping allows
             content[name] = type(part)(numbers)
         content.regenerate = partial(self._shorten, sent, number)
         return content
 
     def _regenerate(self, sent: Arrays, number: int, norm: float) -> ArrayRecord:
-        """Return what was sent plus a canary of some norm, made whenever it is read."""
+        """Return the sent weights plus a canary of this norm, generated on reading."""
 
         def make(name: str) -> NDArray[Any]:
             row = self._make_row(number) * np.float32(norm)
@@ -123,9 +123,9 @@ class ReplyMaker:
         return planted
 
     def _shorten(self, sent: Arrays, number: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Return the same arrays as a canary of another norm, where they are that but for rounding.
+        """Return the same arrays as a canary of another norm, if they equal it up to rounding.
 
-        A strategy that clips puts clipped arrays in place of each reply: a thousand would be held.
+        A strategy that clips replaces every reply by clipped arrays: a thousand would be stored.
         """
         given = to_arrays(arrays)
         if {name: (part.shape, part.dtype) for name, part in given.items()} != {
@@ -144,7 +144,7 @@ class ReplyMaker:
         return planted if all(same) else arrays
 
     def _make_row(self, number: int) -> NDArray[np.float32]:
-        """Return a canary's direction; the last one is kept, since arrays are read in turn."""
+        """Return a canary's direction; the last one is cached, since arrays are read in turn."""
         if self._row is None or self._row[0] != number:
             self._row = number, self._canaries.rows([number])[0]
         return self._row[1]

@@ -32,16 +32,16 @@ from epsilometer.stats.gaussians import gaussian_epsilon
 
 _MODES = {
     "replace": "designated nodes were answered as canaries, their clients did not train",
-    "virtual": "canaries were nodes beside the real ones",
+    "virtual": "canaries were nodes in addition to the real ones",
     "mod": "canaries were planted by canary_mod, in the clients",
 }
 _RESULTS = ("result.json", "report.html")
-_log = logging.getLogger("flwr")  # so that it stands among Flower's own lines
+_log = logging.getLogger("flwr")  # so that it appears among Flower's own lines
 
 
 @contextmanager
 def record_run(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
-    """Run; keep what was seen after every round, and write the result when it ends, or fails."""
+    """Run; save observations after every round, and write the result when it ends or fails."""
     with _hold_somewhere(settings.out, call) as (folder, kept):
         if kept is not None:
             settings = replace(settings, seed=kept.seed)
@@ -84,13 +84,13 @@ def _hold_somewhere(out: str | Path, call: dict[str, Any]) -> Iterator[tuple[Pat
 
 
 def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str = "") -> None:
-    """Write the run directory, and log where; what cannot be judged is logged, and kept.
+    """Write the run directory, and log its path; log and save what cannot be judged.
 
     Args:
-        planting: What was seen.
-        folder: Where to write; what an earlier round left there is replaced.
-        call: The call that does it again, as JSON values.
-        ended: What is to be said about the end of the run.
+        planting: The observations.
+        folder: Folder to write to; files of earlier rounds are replaced.
+        call: The call that repeats it, as JSON values.
+        ended: Statement about the end of the run.
     """
     said = [line for line in (*_word_run(planting, ended), *planting.caveats) if line]
     try:
@@ -98,7 +98,7 @@ def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str
     except InvalidArgument as problem:
         said = [str(problem), *said]
         _log.warning("epsilometer: nothing to judge. %s", problem)
-        for name in _RESULTS:  # what an earlier round seemed to show is no result either
+        for name in _RESULTS:  # the result of an earlier round is not valid either
             (folder / name).unlink(missing_ok=True)
     else:
         for name in _RESULTS:
@@ -110,7 +110,7 @@ def write_run(planting: Planting, folder: Path, call: dict[str, Any], ended: str
         seen, packed = planting.summarise(), io.BytesIO()
         np.savez(packed, final=seen.final, largest=seen.largest, took=seen.took)
         write_whole(folder / "cosines.npz", packed.getvalue())
-    # Last, since it tells that the run has ended.
+    # Last, since it marks the end of the run.
     write_whole(folder / "notes.txt", ("\n".join(said) + "\n").encode("utf-8"))
     _log.info("epsilometer: written to %s", folder)
 
@@ -150,8 +150,8 @@ def _make_audit(planting: Planting, call: dict[str, Any], said: tuple[str, ...])
     except InvalidArgument:
         if not rounds.rounds:
             raise
-        views = ()  # canaries show nothing, but what was released was checked
-    if not planting.norm_known:  # what clients do to their own updates was not done to canaries
+        views = ()  # canaries show nothing, but releases were checked
+    if not planting.norm_known:  # canaries did not pass what clients do to their updates
         views = tuple(
             structs.replace(view, bound=structs.replace(view.bound, valid=False)) for view in views
         )
@@ -175,7 +175,7 @@ def _make_provenance(request: Request, call: dict[str, Any]) -> Provenance:
 
 
 def _choose_checks(planting: Planting, own: ConformanceFinding) -> ConformanceFinding:
-    """Return the most severe of what this process found, and those before it that were killed."""
+    """Return the most severe findings of this process and of earlier ones that were killed."""
     earlier = None if planting.kept is None else planting.kept.checks
     if earlier is None:
         return own
@@ -184,10 +184,10 @@ def _choose_checks(planting: Planting, own: ConformanceFinding) -> ConformanceFi
 
 
 def _find_claim(planting: Planting, delta: float) -> Claim | None:
-    """Return what Flower's own accountant claims at this δ, or what its noise promises.
+    """Return the ε of Flower's own accountant at this δ, or the one that follows from its noise.
 
-    Without an accountant the claim is that of the Gaussian mechanism: the noise that is accounted
-    for in each round, as many rounds as were seen, and no amplification by sampling.
+    Without an accountant, the claim is that of the Gaussian mechanism: the accounted noise in each
+    observed round, without amplification by sampling.
     """
     for part in planting.parts:
         spent = part.privacy_spent() if hasattr(part, "privacy_spent") else None
@@ -201,7 +201,7 @@ def _find_claim(planting: Planting, delta: float) -> Claim | None:
         accounted.noise_multiplier,
         getattr(planting.strategy, "clipped_count_stddev", 0),
     )
-    if counted:  # the number of clipped updates is released too, and one client changes it by ½
+    if counted:  # the number of clipped updates is also released, and one client changes it by ½
         noise = (noise**-2 + (2 * counted) ** -2) ** -0.5
     if not noise:
         return None

@@ -21,15 +21,15 @@ from epsilometer.errors import InvalidArgument
 Mode: TypeAlias = Literal["replace", "virtual", "mod"]
 Participation: TypeAlias = Literal["hidden", "known"]
 Replies: TypeAlias = Literal["weights", "updates"]
-_DEFAULT = 20  # canaries, where there are nodes enough
-ONE_IN = 10  # by default one node in so many is a canary, at most
-# Running statistics of torch's normalisation: not trained, and of no use when they are moved.
+_DEFAULT = 20  # canaries, if there are enough nodes
+ONE_IN = 10  # by default at most one node in this many is a canary
+# Running statistics of torch's normalisation: not trained, and useless if changed.
 STATISTICS = ("*running_mean", "*running_var")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of an audit; :func:`audit_server_app` says what each field is."""
+    """Hold the settings of an audit; see :func:`audit_server_app` for the fields."""
 
     delta: float | None = None
     canaries: int | None = None
@@ -87,13 +87,13 @@ class Settings:
 
     @property
     def count(self) -> int:
-        """Return how many canaries there are at most."""
+        """The largest number of canaries."""
         if self.canaries is None:
             return _DEFAULT if self.nodes is None else len(self.nodes)
         return self.canaries
 
     def limit_canaries(self, nodes: int) -> int:
-        """Return how many canaries there are at so many real nodes: as asked, or a tenth of all."""
+        """Return the number of canaries for this many real nodes: as requested, or a tenth."""
         if self.canaries is not None or self.nodes is not None or self.mode == "mod":
             return self.count
         share = nodes // (ONE_IN - 1 if self.mode == "virtual" else ONE_IN)
@@ -101,7 +101,7 @@ class Settings:
 
     @property
     def known_seed(self) -> int:
-        """Return the seed that was given, or drawn."""
+        """Return the given or drawn seed."""
         assert self.seed is not None
         return self.seed
 
@@ -117,17 +117,17 @@ class Settings:
         )
 
     def describe(self, function: str, **supplied: Any) -> dict[str, Any]:
-        """Return the call as JSON values, for whoever wants to make it again.
+        """Return the call as JSON values, so that it can be repeated.
 
         Args:
-            function: Which was called.
-            supplied: What it was called with, in addition to these settings.
+            function: The function that was called.
+            supplied: Its arguments in addition to these settings.
         """
         apart = ("delta", "claim", "confidence", "seed", "out")
         settings = to_settings(replace(self, accounted=None))
         own = {name: value for name, value in settings.items() if name not in apart}
         if self.accounted is not None:
-            # Another process has its objects elsewhere.
+            # Another process has other addresses.
             own["accounted"] = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(self.accounted))
         given = {name: {"supplied": type(value).__name__} for name, value in supplied.items()}
         return {"function": f"epsilometer.integrations.flower:{function}", **given, **own}
@@ -150,14 +150,14 @@ class Settings:
         return [every[number] for number in drawn]
 
     def draw_virtual_nodes(self) -> list[int]:
-        """Draw ids of nodes that do not exist: of 62 bits, so that they meet no real one."""
+        """Draw ids of virtual nodes: 62 bits, so that they match no real node."""
         drawn = _spawn_streams(self.known_seed)[0].integers(2**61, 2**62, size=2 * self.count)
         return list(dict.fromkeys(drawn.tolist()))[: self.count]
 
 
 @dataclass(frozen=True)
 class PlantedFamily:
-    """What fixes all canaries of an audit, apart from the arrays that they are planted in."""
+    """Define all canaries of an audit, apart from the arrays in which they are planted."""
 
     count: int
     seed: int
@@ -165,7 +165,7 @@ class PlantedFamily:
 
 
 def commit(asked: Settings | PlantedFamily, names: Sequence[Any]) -> str:
-    """Return a hash of all canaries: equal where the same ones are planted in the same arrays.
+    """Return a hash of all canaries: equal if the same ones are planted in the same arrays.
 
     Example:
         >>> one, other = (PlantedFamily(9, seed, "hadamard") for seed in (1, 2))
@@ -177,7 +177,7 @@ def commit(asked: Settings | PlantedFamily, names: Sequence[Any]) -> str:
 
 
 def draw_directions(family: Family, canaries: int, dimension: int, seed: int) -> Directions:
-    """Draw as many canaries to plant, and as many that no one ever gets to see."""
+    """Draw canaries to plant, and as many that no one ever sees."""
     if 2 * canaries > dimension:
         raise InvalidArgument(
             f"Expected at most {dimension // 2} canaries for {dimension} weights, got {canaries}."

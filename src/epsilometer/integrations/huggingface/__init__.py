@@ -1,4 +1,4 @@
-"""Hugging Face: audit a run of a Trainer, in full or by LoRA, and write its model card."""
+"""Audit a Hugging Face Trainer, with full fine-tuning or LoRA, and write its model card."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ __all__ = ["PrivacyAudit", "SavedModel", "push_audit"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the rest when it is asked for: settings name ``SavedModel`` without it."""
+    """Import other names on first use: settings name ``SavedModel`` without them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "push_audit":

@@ -1,4 +1,4 @@
-"""Audit a run of a Hugging Face Trainer: with a callback and no other change."""
+"""Audit a Hugging Face Trainer with a callback and no other change."""
 
 # mypy: allow-subclassing-any
 
@@ -41,32 +41,32 @@ _log = logging.getLogger(__name__)
 class PrivacyAudit(TrainerCallback):
     """Audit your normal training run: ``Trainer(…, callbacks=[PrivacyAudit(planted, 8.0, …)])``.
 
-    Before training it says what the canaries can refute, and measures them on the model as it is:
-    the reference. During training it counts canaries in batches, and watches batches and books, or
-    lets ``watch`` do it. At the end it measures the canaries again, and writes ``audit.json``,
-    ``audit.html`` and a section of ``README.md`` into the output folder.
+    Before training it reports which claims the canaries can refute, and measures them on the model
+    before training: the reference. During training it counts canaries in batches, and watches
+    batches and books, or lets ``watch`` do so. At the end it measures the canaries again, and
+    writes ``audit.json``, ``audit.html`` and a section of ``README.md`` into the output folder.
 
-    Guarantees: weights, batches and random streams of training stay as they are. All bounds hold
-        together at ``confidence``.
+    Guarantees: weights, batches and random streams of training are unchanged. All bounds hold
+        jointly at ``confidence``.
     Assumes: ``train_dataset`` is made from ``planted.dataset``, one record per text; every process
         plants with the same seed.
 
     Args:
-        planted: What ``plant_texts`` returned.
-        claim: The claimed ε, or a ``Claim``; by default what the accountant reports at ``delta``.
+        planted: The result of ``plant_texts``.
+        claim: The claimed ε, or a ``Claim``; by default the accountant's ε at ``delta``.
         delta: δ; not needed with a ``Claim``.
         confidence: Confidence of all bounds together.
-        scores: As of ``LanguageModel``.
-        watch: ``watch(optimizer, loader)`` starts what watches the noise and clipping of the run:
-            with Opacus ``lambda optimizer, loader: audited(engine, optimizer, loader)``.
-        accountant: Has ``history`` and ``get_epsilon``, as those of Opacus. Its books are
-            compared with what happens; not needed with ``watch``.
-        trained: As of ``LanguageModel``: for a loss that the Trainer computes outside the model, as
-            with label smoothing, or a model that is compiled before.
-        tokenizer: Where the Trainer has none.
-        batch_size: Canaries that are measured at once.
-        card: Whether ``README.md`` is written.
-        seed: Seed of ties.
+        scores: See ``LanguageModel``.
+        watch: ``watch(optimizer, loader)`` starts watching the noise and clipping of the run: with
+            Opacus ``lambda optimizer, loader: audited(engine, optimizer, loader)``.
+        accountant: Object with ``history`` and ``get_epsilon``, as in Opacus. Its books are
+            compared with the run; not needed with ``watch``.
+        trained: See ``LanguageModel``: for a loss computed outside the model, as with label
+            smoothing, or a model that was compiled before.
+        tokenizer: Tokenizer, if the Trainer has none.
+        batch_size: Number of canaries measured at once.
+        card: Whether to write ``README.md``.
+        seed: Seed for breaking ties.
 
     Attributes:
         audit: The audit, once training has ended; None before, and in other processes.
@@ -114,7 +114,7 @@ class PrivacyAudit(TrainerCallback):
         self.audit: Audit | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Say what can be refuted, measure the reference, and begin to watch."""
+        """Report what can be refuted, measure the reference, and start watching."""
         _refuse_shards(args)
         _refuse_published_coins(self._planted.folder, Path(args.output_dir))
         if getattr(args, "packing", False):
@@ -148,7 +148,7 @@ class PrivacyAudit(TrainerCallback):
         forecast = self._planted.forecast(
             self._claim, delta=self._delta, confidence=self._confidence, views=views
         )
-        _log.warning("epsilometer: %s", forecast)  # a forecast after training is worth nothing
+        _log.warning("epsilometer: %s", forecast)  # a forecast after training is useless
         if self._reference is None:
             self._reference = model.measure(self._planted.canaries)
             if self._planted.folder is not None:  # where a run that is resumed finds it
@@ -178,7 +178,7 @@ class PrivacyAudit(TrainerCallback):
             self._warned = True
 
     def on_save(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Keep the counts of canaries for a run that is resumed, or that returns to this step."""
+        """Save the counts of canaries for a run that is resumed, or returns to this step."""
         if self._batches is None:
             return
         found = replace(self._batches.collect(), steps=state.global_step)
@@ -188,7 +188,7 @@ class PrivacyAudit(TrainerCallback):
             found.save(self._planted.folder)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Measure the canaries, judge the claim, and write all of it into the output folder."""
+        """Measure the canaries, judge the claim, and write the results to the output folder."""
         for each in (self._watch, self._own):
             if each is not None:
                 each.close()
@@ -221,7 +221,7 @@ class PrivacyAudit(TrainerCallback):
     def _begin_counts(
         self, model: CausalModel, parts: dict[str, Any], args: Any, state: Any
     ) -> None:
-        """Watch for canaries in batches; continue with what is known of this model from before."""
+        """Start counting canaries in batches; continue with earlier counts for this model."""
         folder, before, module = self._planted.folder, None, parts["model"]
         self._best, self._warned = None, False
         if self._batches is not None and self._batches.module is module:
@@ -246,7 +246,7 @@ class PrivacyAudit(TrainerCallback):
         )
 
     def _end_counts(self, args: Any, state: Any) -> CanaryCounts:
-        """Return the counts of the model that is kept."""
+        """Return the counts for the model that is kept."""
         assert self._batches is not None  # training began
         self._batches.close()
         found = self._batches.collect()
@@ -261,7 +261,7 @@ class PrivacyAudit(TrainerCallback):
             write_whole(folder / name, render(self.audit, Path(name).suffix), private=False)
         if self._card:
             card = folder / CARD
-            try:  # a card that cannot be read must not cost the trained model
+            try:  # an unreadable card must not lose the trained model
                 before = card.read_bytes().decode("utf-8") if card.exists() else ""
                 after = write_model_card(before, self.audit).encode("utf-8")
                 write_whole(card, after, private=False)
@@ -270,7 +270,7 @@ class PrivacyAudit(TrainerCallback):
         _log.warning("epsilometer: %s; written to %s", self.audit.verdict, folder)
 
     def _find_claim(self) -> Claim | None:
-        """Return the claim; the accountant's where none was given."""
+        """Return the claim; the accountant's if none was given."""
         if self._claim is not None or self._accountant is None:
             return self._claim
         epsilon = float(self._accountant.get_epsilon(self._delta))
@@ -296,7 +296,7 @@ class PrivacyAudit(TrainerCallback):
         )
 
     def _refuse_split_tokens(self, model: CausalModel) -> None:
-        """Refuse to train where new tokens are not in the vocabulary: they would prove little."""
+        """Refuse to train if new tokens are not in the vocabulary: they would prove little."""
         new = self._planted.new_tokens
         if split := sum(len(model.tokenizer.encode(token)) != 1 for token in new):
             raise InvalidArgument(
@@ -307,7 +307,7 @@ class PrivacyAudit(TrainerCallback):
 
 
 def _refuse_frozen_tokens(planted: PlantedTexts, module: Any) -> None:
-    """Refuse to train where new tokens cannot be learned, as by LoRA: they would prove little."""
+    """Refuse to train if new tokens cannot be learned, as with LoRA: they would prove little."""
     find = getattr(module, "get_output_embeddings", None)
     head = find() if callable(find) else None
     weights = () if head is None else tuple(head.parameters())
@@ -320,7 +320,7 @@ def _refuse_frozen_tokens(planted: PlantedTexts, module: Any) -> None:
 
 
 def _count_records(loader: Any) -> int:
-    """Return the records of a loader; 0 where it does not know, as of a stream."""
+    """Return the number of records of a loader; 0 if unknown, as for a stream."""
     try:
         return len(loader.dataset)
     except (AttributeError, TypeError):
@@ -340,7 +340,7 @@ def _refuse_shards(args: Any) -> None:
 
 
 def _refuse_published_coins(folder: Path | None, output: Path) -> None:
-    """Refuse to keep coins where a Trainer uploads all that lies there."""
+    """Refuse to keep the coin tosses in a folder that a Trainer uploads."""
     if folder is not None and folder.resolve().is_relative_to(output.resolve()):
         raise InvalidArgument(
             "Expected the private folder of canaries outside the output folder, which a Trainer "

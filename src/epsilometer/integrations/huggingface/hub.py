@@ -1,4 +1,4 @@
-"""Write an audit into a repository of the Hugging Face Hub: its card, the audit and its page."""
+"""Write an audit to a repository on the Hugging Face Hub: model card, result and report."""
 
 from typing import Any
 
@@ -20,21 +20,21 @@ def push_audit(
     create_pr: bool = False,
     api: Any = None,
 ) -> str:
-    """Commit an audit to a repository of the Hub: metadata and section of its card, and files.
+    """Commit an audit to a Hub repository: metadata and section of its card, and files.
 
-    Guarantee: the card changes as by ``epsilometer report --model-card``, nothing else in it does;
-        all files are one commit. Where the card changed meanwhile, the Hub refuses the commit.
-    Assumption: you are logged in, and may write there.
+    Guarantee: the card changes only as by ``epsilometer report --model-card``; all files are in one
+        commit. If the card changed meanwhile, the Hub rejects the commit.
+    Assumption: you are logged in with write access.
 
     Args:
         audit: Audit of the model.
-        repo_id: As ``owner/name``.
-        revision: The branch; the main one by default.
-        create_pr: Propose it in place of committing it.
-        api: A ``HfApi``, where it is not the usual one.
+        repo_id: Repository, as ``owner/name``.
+        revision: Branch; by default the main one.
+        create_pr: Open a pull request instead of committing.
+        api: A ``HfApi``, if not the default one.
 
     Returns:
-        The address of the commit.
+        The URL of the commit.
     """
     hub = HfApi() if api is None else api
     parent = hub.repo_info(repo_id, revision=revision).sha
@@ -54,7 +54,7 @@ def push_audit(
 
 
 def _read_card(hub: Any, repo_id: str, revision: str) -> str:
-    """Return the card as it is; empty where there is none."""
+    """Return the current card; empty if there is none."""
     try:
         path = hub.hf_hub_download(repo_id, CARD, revision=revision)
     except EntryNotFoundError:

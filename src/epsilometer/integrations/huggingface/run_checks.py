@@ -1,4 +1,4 @@
-"""Watch a Trainer's loader and steps, and compare them with the books of an accountant."""
+"""Watch a Trainer's loader and steps, and compare them with an accountant's books."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,18 +13,19 @@ _NOISE = "noise of the steps"
 
 
 class RunChecks:
-    """What can be seen of a run from its Trainer: batches, steps and books, not noise.
+    """Check what a Trainer shows of a run: batches, steps and books, not noise.
 
-    Guarantees: at most 1 right run in 10,000 is found violated. What was not seen is reported as
-        not tested.
-    Assumes: the claim is for Poisson sampling, as the accountants of DP-SGD assume it.
+    Guarantees: at most 1 correct run in 10,000 is found violated. What was not observed is reported
+        as not tested.
+    Assumes: the claim is for Poisson sampling, as the accountants of DP-SGD assume.
 
     Args:
-        loader: That the Trainer goes through.
-        optimizer: Whose steps are counted; its ``noise_multiplier`` is read where it has one.
-        accountant: Has ``history``: (noise multiplier, rate, steps) entries, as Opacus keeps it.
-        processes: That share the records.
-        accumulated: Batches that one step adds up.
+        loader: The Trainer's loader.
+        optimizer: Optimiser whose steps are counted; its ``noise_multiplier`` is read if it has
+        one.
+        accountant: Object with ``history``: (noise multiplier, rate, steps) entries, as in Opacus.
+        processes: Number of processes that share the records.
+        accumulated: Number of batches per step.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class RunChecks:
         self._participation = ParticipationWatch(len(loader.dataset), rate)
 
     def take_step(self) -> None:
-        """Count a step of the optimiser, and take the batches that it used."""
+        """Count a step of the optimiser, and record its batches."""
         self._loader.take()
         noise = getattr(self._optimizer, "noise_multiplier", None)
         booked = self._booked_noise() if noise is None else float(noise)
@@ -60,7 +61,7 @@ class RunChecks:
 
     @property
     def conformance(self) -> ConformanceFinding:
-        """Whether batches, steps and books agree, by what was seen so far."""
+        """Whether batches, steps and books agree so far."""
         return ConformanceFinding(
             checks=tuple(self._list_checks()), steps=self._books.steps, level=LEVEL
         )
@@ -88,20 +89,20 @@ class RunChecks:
             yield from self._participation.checks()
 
     def _booked_noise(self) -> float:
-        """Return what the books say, where the optimiser says nothing: noise is then untested."""
+        """Return the booked noise if the optimiser states none: noise is then untested."""
         history = self._accountant.history
         return float(history[-1][0]) if history else 0.0
 
 
 def unwrap_optimizer(optimizer: Any) -> Any:
-    """Return the optimiser that accelerate wraps, as its user made it."""
+    """Return the user's optimiser inside accelerate's wrapper."""
     while type(optimizer).__module__.startswith("accelerate."):
         optimizer = optimizer.optimizer
     return optimizer
 
 
 def _find_sampler(loader: Any) -> Any:
-    """Return what draws the batches of a loader, also where accelerate deals them out."""
+    """Return the sampler of a loader, also if accelerate distributes its batches."""
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     while type(sampler).__module__.startswith("accelerate.") and hasattr(sampler, "batch_sampler"):
         sampler = sampler.batch_sampler

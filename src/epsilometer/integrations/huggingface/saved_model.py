@@ -1,4 +1,4 @@
-"""Read a saved model for an audit that a file describes."""
+"""Read a saved model for an audit from a settings file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +14,15 @@ from epsilometer.errors import InvalidArgument
 
 @dataclass(frozen=True, kw_only=True)
 class SavedModel:
-    """A model that ``save_pretrained`` wrote, and the private folder of its canaries.
+    """Load a model from ``save_pretrained``, and the private folder of its canaries.
 
     Nothing is downloaded, and no code of the model's own is run.
 
     Attributes:
-        folder: Where ``plant_texts(out=…)`` wrote.
+        folder: The folder ``out`` of ``plant_texts``.
         model: The trained model, with its tokenizer; or a PEFT adapter.
-        reference: The model before training; None for what ``PrivacyAudit`` measured of it, if it
-            did.
+        reference: The model before training; None to use the measurements of ``PrivacyAudit``, if
+            any.
     """
 
     folder: Path

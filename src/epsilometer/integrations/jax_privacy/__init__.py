@@ -1,4 +1,4 @@
-"""JAX-Privacy: does a JAX loop do what its accounting events say?"""
+"""Audit JAX-Privacy: does a JAX loop do what its accounting events say?"""
 
 from epsilometer._extras import needs
 

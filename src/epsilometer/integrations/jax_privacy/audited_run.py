@@ -1,4 +1,4 @@
-"""Audit your normal JAX loop: its noise, batches and books, and canaries in it."""
+"""Audit your normal JAX loop: noise, batches, books and canaries."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -43,32 +43,33 @@ def audited(
     canaries: int = 500,
     seed: int = 0,
 ) -> "Audited":
-    """Audit the one training run that is done anyway; two lines of the loop change.
+    """Audit your normal training run by changing two lines of the loop.
 
-    ``run = audited(privatizer, …)``; the loop takes ``run.privatizer`` for ``privatizer``, and goes
-    through ``run.watch_batches(iterator)``. ``run.result(delta=…)`` comes after it. The loop may be
-    compiled: what is needed leaves the device by a callback. Canaries are random directions of
-    parameter space, each in by its own coin, which are added to the sum before noise.
+    ``run = audited(privatizer, …)``; the loop uses ``run.privatizer`` instead of ``privatizer``,
+    and iterates over ``run.watch_batches(iterator)``. Call ``run.result(delta=…)`` after it. The
+    loop may be compiled: a callback moves observations off the device. Canaries are random
+    directions in parameter space, each included by its own coin, which are added to the sum before
+    noise.
 
-    Guarantee: refutes a true claim in at most 5 % of audits; at most 1 right run in 1,000 is found
-        violated. The records are as private as before.
+    Guarantee: refutes a true claim in at most 5 % of audits; at most 1 correct run in 1,000 is
+        found violated. The privacy of the records is unchanged.
     Assumption: the loop calls ``run.privatizer.update`` once per step, on one device.
 
     Args:
         privatizer: The gradient transformation that adds noise.
-        noise_multiplier: σ that the program means to use.
-        clip_norm: Largest norm that one record may add to the sum that gets noise:
-            ``l2_norm_bound`` of the clipped gradient function.
-        books: What was accounted for, as of :func:`read_books`.
+        noise_multiplier: Intended σ of the program.
+        clip_norm: Largest norm that one record may add to the sum before noise: ``l2_norm_bound``
+            of the clipped gradient function.
+        books: The books, see :func:`read_books`.
         records: Records of the training set.
-        batches: The batch selection strategy, a sampler of Grain, or a loader of record numbers;
-            None where nothing is known of it.
-        steps: As of :func:`read_books`.
-        noise: Correlated noise that is declared: a noising matrix (array or ``StreamingMatrix``,
+        batches: The batch selection strategy, a Grain sampler, or a loader of record numbers; None
+            if unknown.
+        steps: See :func:`read_books`.
+        noise: Declared correlated noise: a noising matrix (array or ``StreamingMatrix``,
             with ``steps``), or a :class:`~epsilometer.conformance.whitening.Whitening`.
         sensitivity: Sensitivity of the declared noise's encoder to one record; by default the
             largest norm of its columns, which holds where a record takes part once per band.
-        canaries: How many; half of them are in.
+        canaries: Number of canaries; about half are included.
         seed: Seed of coins, steps and directions.
     """
     _validate.positive(noise_multiplier=noise_multiplier, clip_norm=clip_norm)
@@ -123,11 +124,11 @@ def _declare_noise(
 
 
 class Audited:
-    """An audit that watches a JAX loop; made by :func:`audited`.
+    """Watch a JAX loop; made by :func:`audited`.
 
     Attributes:
-        privatizer: Use it in place of the one that was given.
-        watch: What was seen so far.
+        privatizer: Use it instead of the original one.
+        watch: Observations so far.
     """
 
     def __init__(
@@ -148,15 +149,15 @@ class Audited:
         self.privatizer = optax.GradientTransformation(self._init, self._update)
 
     def watch_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Go through batches of record numbers as they are, and watch which records they have."""
+        """Iterate over unchanged batches of record numbers, and record them."""
         for batch in batches:
             self.watch.see_batch(batch)
             yield batch
 
     @property
     def conformance(self) -> ConformanceFinding:
-        """Whether the run did what was accounted for, by what was seen so far."""
-        jax.effects_barrier()  # what was computed may not have left the device yet
+        """Whether the run so far did what was accounted for."""
+        jax.effects_barrier()  # results may not have left the device yet
         return self.watch.finding()
 
     def result(
@@ -166,12 +167,12 @@ class Audited:
         claim: Claim | float | None = None,
         confidence: float = 0.95,
     ) -> Audit:
-        """Judge a claim against an adversary who sees every noisy sum, but not the batches.
+        """Judge a claim for an adversary who sees every noisy sum, but not the batches.
 
         Args:
             delta: δ of the claim; not needed with a ``Claim``.
-            claim: The claimed ε, or a ``Claim``; by default what the books come to at ``delta``.
-            confidence: One-sided; what several views cost is paid.
+            claim: The claimed ε, or a ``Claim``; by default the ε of the books at ``delta``.
+            confidence: One-sided, of all views together.
         """
         jax.effects_barrier()
         if not self.watch.steps:
@@ -250,7 +251,7 @@ class Audited:
         return self._own.init(params), jnp.zeros((), jnp.int32)
 
     def _update(self, sums: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        """Add noise by the privatizer itself, to a sum that holds canaries."""
+        """Add noise with the privatizer itself, to a sum that includes canaries."""
         inner, at = state
         took, planted = jnp.zeros(0, bool), sums
         if self._canaries is not None:
@@ -290,12 +291,12 @@ class _Directions:
         self._norms = np.sqrt(owned).astype(np.float32)
 
     def draw(self, at: Any, rate: float) -> Any:
-        """Return which canaries would be in a step, by its number."""
+        """Return which canaries would be in the step with this number."""
         key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(self._drawing)), at)
         return jax.random.bernoulli(key, rate, (self._count,))
 
     def add(self, sums: Any, took: Any, clip: float) -> Any:
-        """Add those that are in and take part, each of one clipping norm."""
+        """Add the included canaries that take part, each with one clipping norm."""
         wave = jnp.where(took & self.included, clip, 0.0) / self._norms
         rows = -(-self._size // self._count)
         flat = (self._signs() * jnp.tile(wave, rows)[: self._size]).astype(jnp.float32)
@@ -309,7 +310,7 @@ class _Directions:
         return jax.tree.unflatten(tree, added)
 
     def measure(self, tree: Any) -> Any:
-        """Return the inner product of each with a tree."""
+        """Return the inner product of each canary with a tree."""
         flat = jnp.concatenate([leaf.ravel().astype(jnp.float32) for leaf in jax.tree.leaves(tree)])
         rows = -(-self._size // self._count)
         whole = jnp.pad(flat * self._signs(), (0, rows * self._count - self._size))

@@ -1,6 +1,6 @@
-"""Read what JAX-Privacy's accountants book: events, training parameters, plans, Keras settings.
+"""Read the books of JAX-Privacy's accountants: events, training parameters, plans, Keras settings.
 
-All become one list of (noise multiplier, sampling rate, steps), which ``conformance.books`` takes.
+All become one list of (noise multiplier, sampling rate, steps) for ``conformance.books``.
 """
 
 import math
@@ -20,12 +20,12 @@ _INTERVAL = 1e-3  # of privacy losses, as in the Keras API: rounds up, and takes
 
 @dataclass(frozen=True, kw_only=True)
 class BookedSampling:
-    """How books have batches drawn: by Poisson sampling, unless they say otherwise.
+    """Describe how batches are drawn according to the books: by default, Poisson sampling.
 
     Attributes:
-        fixed: Whether batches are random subsets of one size. Entries have half of the noise then.
-        records: Of how many records batches are drawn, where they are cut off.
-        most: Records at which a batch is cut off; None where none is.
+        fixed: Whether batches are random subsets of one size. Then entries have half of the noise.
+        records: Number of records from which batches are drawn, if they are truncated.
+        most: Size at which a batch is truncated; None if none is.
     """
 
     fixed: bool = False
@@ -34,7 +34,7 @@ class BookedSampling:
 
 
 def read_sampling(source: Any) -> BookedSampling:
-    """Return how batches are drawn by the books, a source of :func:`read_books`.
+    """Return how batches are drawn according to the books, a source of :func:`read_books`.
 
     Example:
         >>> read_sampling(dp_accounting.GaussianDpEvent(1.0)).most is None
@@ -51,16 +51,17 @@ def read_sampling(source: Any) -> BookedSampling:
 
 
 def read_books(source: Any, *, steps: int | None = None, cycle_length: int = 1) -> list[Booked]:
-    """Return what is booked as (noise multiplier, sampling rate, steps) entries.
+    """Return the books as (noise multiplier, sampling rate, steps) entries.
 
-    Guarantee: exact. What is not understood is refused, and never left out.
-    Assumption: a booked event is one step, or one cycle of steps where records are divided into
+    Guarantee: exact. Events that are not understood are rejected, never ignored.
+    Assumption: a booked event is one step, or one cycle of steps if records are divided into
         ``cycle_length`` groups that take turns.
 
     Args:
         source: A ``DpEvent`` of dp_accounting, a ``PrivacyAccountant`` (its ledger is read), a
-            ``DpParams`` of JAX-Privacy, or anything with a ``dp_event``, as a ``DPExecutionPlan``.
-        steps: Updates that are planned or were taken; for ``DpParams`` only, which do not say.
+            ``DpParams`` of JAX-Privacy, or any object with a ``dp_event``, such as a
+            ``DPExecutionPlan``.
+        steps: Number of updates, planned or taken; only for ``DpParams``, which lack it.
         cycle_length: Groups of records that take turns, as in cyclic Poisson sampling: an event
             per cycle is that many steps. ``DpParams`` have their own.
 
@@ -79,9 +80,9 @@ def read_books(source: Any, *, steps: int | None = None, cycle_length: int = 1) 
 
 
 def report_epsilon(source: Any, *, delta: float, steps: int | None = None) -> float:
-    """Return the ε that privacy-loss distributions of dp_accounting report for these books.
+    """Return the ε of these books by privacy-loss distributions of dp_accounting.
 
-    Neighbours differ by one record that is there or not, as JAX-Privacy's own accountants have it.
+    Neighbours differ by adding or removing one record, as for JAX-Privacy's accountants.
 
     Example:
         >>> event = dp_accounting.GaussianDpEvent(1.0)
@@ -119,7 +120,7 @@ def _find_event(source: Any) -> Any:
 
 
 def _read_params(params: Any, steps: int) -> list[Booked]:
-    """Return what ``DpsgdTrainingAccountant`` composes for these parameters."""
+    """Return the events that ``DpsgdTrainingAccountant`` composes for these parameters."""
     if (params.examples_per_user or 1) > 1:
         raise InvalidArgument(
             f"Expected examples_per_user of 1 or None, got {params.examples_per_user}: the audit "

@@ -1,4 +1,4 @@
-"""Score canaries of a user's JAX loop, each included by a coin or not."""
+"""Score canaries of a JAX loop, each included by a coin toss."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,20 +23,20 @@ def score_canaries(
 ) -> Scores:
     """Score canaries by the loss of a trained model: low where a record was trained on.
 
-    Draw ``included`` with a fair coin per canary before training, and add those records that it
-    says to the training set. The scores then bound ε by one run: ``em.audit(scores, claim)``.
+    Before training, draw ``included`` with a fair coin per canary, and add the included canaries to
+    the training set. The scores then bound ε with one run: ``em.audit(scores, claim)``.
 
-    Guarantee: higher means "was in". A loss that is not a number speaks against the attack.
-    Assumption: each canary was in or out by its own fair coin, and in for every epoch.
+    Guarantee: higher means "was in". A nan loss counts against the attack.
+    Assumption: each canary was included by its own fair coin, and then in every epoch.
 
     Args:
         loss: Called as ``loss(params, record)`` on a tree of one canary, without a batch axis;
             returns a number.
         params: Parameters of the trained model.
         canaries: Tree of arrays with one canary per row.
-        included: Which were in, shape ``(m,)``.
-        before: Parameters before training; then scores are by how much the loss fell, so that
-            records which are hard in themselves do not count against themselves.
+        included: Which canaries were included, shape ``(m,)``.
+        before: Parameters before training; if given, scores are decreases of the loss, which
+            corrects for records that are hard in themselves.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,7 +1,7 @@
-"""Audit a Keras model that JAX-Privacy made private, by watching its own ``fit``.
+"""Audit a Keras model that JAX-Privacy made private, by watching its ``fit``.
 
-JAX-Privacy makes the privatizer while Keras compiles the step. For that time, and in this model
-only, the function that makes it is replaced by one whose privatizer is watched.
+JAX-Privacy makes the privatizer while Keras compiles the step. Meanwhile, and for this model only,
+the factory is replaced by one whose privatizer is watched.
 """
 
 import functools
@@ -36,11 +36,11 @@ def audited_keras(model: Any) -> "AuditedKeras":
 
     ``run = audited_keras(model)``, then ``model.fit`` as usual and ``run.result()``.
 
-    Guarantee: at most 1 right run in 1,000 is found violated. What ``fit`` computes is unchanged.
+    Guarantee: at most 1 correct run in 1,000 is found violated. What ``fit`` computes is unchanged.
     Assumption: the model is trained by ``fit``, on one device.
 
     Args:
-        model: What ``make_private`` returned.
+        model: Model from ``make_private``.
     """
     if not hasattr(model, "_dp_params"):
         raise InvalidArgument(
@@ -51,10 +51,10 @@ def audited_keras(model: Any) -> "AuditedKeras":
 
 
 def read_keras_books(params: Any, noise_multiplier: float) -> list[Booked]:
-    """Return what JAX-Privacy's accountant is asked for a ``DPKerasConfig``.
+    """Return the books of JAX-Privacy's accountant for a ``DPKerasConfig``.
 
-    Where the noise multiplier is given, 2.0.0 accounts for ``batch_size`` records per step, and
-    where it is calibrated for those of all accumulated batches.
+    If the noise multiplier is given, 2.0.0 accounts for ``batch_size`` records per step; if it is
+    calibrated, for the records of all accumulated batches.
     """
     given = params.noise_multiplier is not None
     size = params.batch_size if given else params.effective_batch_size
@@ -62,7 +62,7 @@ def read_keras_books(params: Any, noise_multiplier: float) -> list[Booked]:
 
 
 class AuditedKeras:
-    """An audit that watches a Keras model; made by :func:`audited_keras`.
+    """Watch a Keras model; made by :func:`audited_keras`.
 
     Attributes:
         watch: What was seen so far.
@@ -73,7 +73,7 @@ class AuditedKeras:
         noise = float(model.get_noise_multiplier())
         self._model, self._params, self._noise_multiplier = model, params, noise
         self._together = int(params.gradient_accumulation_steps)
-        self._bare = ""  # how batches were drawn where not by Poisson sampling
+        self._bare = ""  # how batches were drawn, if not by Poisson sampling
         self._waiting = 0
         self._before = self._count_steps()
         bound = (1.0 if params.rescale_to_unit_norm else params.clipping_norm) / params.batch_size
@@ -98,7 +98,7 @@ class AuditedKeras:
         )
         model.train_step = self._wrap(model.train_step, self._patch_privatizer)
         model.fit = self._wrap(model.fit, self._patch_dataset)
-        model.train_function = None  # compiled anew, with the watch in it
+        model.train_function = None  # compiled again, with the watch
 
     @property
     def conformance(self) -> ConformanceFinding:
@@ -112,7 +112,7 @@ class AuditedKeras:
         claim: Claim | float | None = None,
         confidence: float = 0.95,
     ) -> Audit:
-        """Judge a claim by the noise that was measured; by default that of the configuration."""
+        """Judge a claim by the measured noise; by default the claim of the configuration."""
         params = self._params
         given = as_claim(claim, delta=delta)
         if given is None:
@@ -217,16 +217,16 @@ class AuditedKeras:
                 self._bare = "fit() took arrays " + ("in their order" if kept else "shuffled")
             yield
             return
-        from jax_privacy import keras_api  # which imports Keras, and so is left to who has it
+        from jax_privacy import keras_api  # it imports Keras, which may not be installed
 
         own, see = keras_api._PoissonSampledTrainingDataset, self.watch.see_batch
         made: list[Any] = []
 
         class Watched(own):  # type: ignore[valid-type, misc]
-            """The dataset itself, which shows the batches that an epoch took of it.
+            """Wrap a dataset to record the batches that each epoch takes.
 
-            Epochs are drawn ahead, and the last one is never taken. Keras takes one batch of the
-            first to build the model, and then has another epoch drawn.
+            Epochs are drawn ahead, and the last one is never used. Keras uses one batch of the
+            first to build the model, and then draws another epoch.
             """
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:

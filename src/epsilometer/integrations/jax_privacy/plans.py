@@ -1,4 +1,4 @@
-"""Audit a loop that is built from an execution plan of JAX-Privacy."""
+"""Audit a loop built from a JAX-Privacy execution plan."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ from epsilometer.integrations.jax_privacy.books import read_books
 
 @dataclass(frozen=True, eq=False)
 class _WatchedStrategy:
-    """A batch selection strategy whose batches are watched."""
+    """Wrap a batch selection strategy to watch its batches."""
 
     own: Any
     run: Audited
 
     def batch_iterator(self, num_examples: int, rng: Any = None) -> Iterator[Any]:
-        """Go through the batches of the strategy itself."""
+        """Iterate over the batches of the strategy."""
         return self.run.watch_batches(self.own.batch_iterator(num_examples, rng))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AuditedPlan:
-    """The parts of a ``DPExecutionPlan``, watched; and the audit.
+    """Hold the watched parts of a ``DPExecutionPlan``, and the audit.
 
     Attributes:
-        clipped_grad: As of the plan.
-        batch_selection_strategy: As of the plan, watched.
-        noise_addition_transform: As of the plan, watched.
-        dp_event: As of the plan.
+        clipped_grad: That of the plan.
+        batch_selection_strategy: That of the plan, watched.
+        noise_addition_transform: That of the plan, watched.
+        dp_event: That of the plan.
         run: The audit: ``run.result(delta=…)`` after the loop.
     """
 
@@ -44,17 +44,17 @@ class AuditedPlan:
 
 
 def audited_plan(config: Any, *, records: int, canaries: int = 500, seed: int = 0) -> AuditedPlan:
-    """Audit the loop of a plan: use what is returned in its place.
+    """Audit the loop of a plan: use the returned object instead of the plan.
 
-    Noise that the plan correlates over steps is whitened, and then checked as any other.
+    Noise that the plan correlates over steps is whitened, and then checked like any other.
 
-    Guarantee: as of :func:`audited`.
-    Assumption: as of :func:`audited`.
+    Guarantee: that of :func:`audited`.
+    Assumption: that of :func:`audited`.
 
     Args:
         config: A ``BandMFExecutionPlanConfig``.
         records: Records of the training set.
-        canaries: As of :func:`audited`.
+        canaries: See :func:`audited`.
         seed: Likewise.
     """
     if not hasattr(config, "plan") or not hasattr(config, "strategy"):

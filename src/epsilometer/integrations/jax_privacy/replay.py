@@ -19,13 +19,13 @@ def replay(
     records: int = 8,
     seed: int = 0,
 ) -> Audit:
-    """Check one step as a function of a batch and a key: its noise, and what a record can change.
+    """Check one step, a function of a batch and a key: its noise, and its sensitivity to a record.
 
     Calls with fresh keys show the noise. Calls with the same key on batches that differ in one
     record show what the record adds, as the noise cancels. The checks are those of ``em.Step``.
 
-    Guarantee: at most 1 right program in 1,000 is found violated.
-    Assumption: all randomness of the step comes from its key. A privatizer is made inside the step,
+    Guarantee: at most 1 correct program in 1,000 is found violated.
+    Assumption: all randomness of the step comes from its key. Make the privatizer inside the step,
         with ``prng_key=key``.
 
     Args:
@@ -35,9 +35,9 @@ def replay(
         clip_norm: Largest norm that one record may add to what is returned: ``l2_norm_bound`` of
             the clipped gradient function.
         noise_multiplier: σ, in units of ``clip_norm``.
-        steps: Calls with fresh keys.
-        records: Records that are replaced and removed.
-        seed: Seed from which keys and records are chosen.
+        steps: Number of calls with fresh keys.
+        records: Number of records to replace and remove.
+        seed: Seed of keys and chosen records.
 
     Example:
         >>> import jax, jax.numpy as jnp

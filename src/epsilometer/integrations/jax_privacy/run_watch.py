@@ -1,4 +1,4 @@
-"""Watch a JAX loop step by step with the checks that all integrations share."""
+"""Watch a JAX loop step by step with the checks shared by all integrations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,25 +35,25 @@ _REPLAY = "no gradient of a single record is at hand: replay() tests it"
 
 
 class RunWatch:
-    """Watches noise, batches and books of one run.
+    """Watch noise, batches and books of one run.
 
     Args:
-        noise_multiplier: σ that the program means to use.
-        unit: Standard deviation that noise should have, before it is correlated.
+        noise_multiplier: Intended σ of the program.
+        unit: Accounted standard deviation of the noise, before it is correlated.
         clip: Largest norm that one record may add to a sum.
         records: Records of the training set.
         known: How batches are drawn.
-        history: What is booked.
-        booked: How batches are drawn by the books.
-        noise: Correlated noise that is declared.
-        updates: Noise multiplier and rate of an update, and the batches that it accumulates, where
-            these are several; by default every batch is an update.
+        history: Booked entries.
+        booked: How batches are drawn according to the books.
+        noise: Declared correlated noise.
+        updates: Noise multiplier and rate of an update, and its number of batches, if it
+            accumulates several; by default every batch is an update.
 
     Attributes:
-        steps: Steps that were seen.
-        lost: Steps whose sums were not finite.
-        rate: Chance of a record to be in a batch, of one that may take part; None if unknown.
-        words: How batches are drawn, for people.
+        steps: Number of observed steps.
+        lost: Number of steps whose sums were not finite.
+        rate: Probability that an eligible record is in a batch; None if unknown.
+        words: How batches are drawn, in words.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class RunWatch:
         self._noise = StepWatch(level=LEVEL / 2, noise=noise)
         self._carryover = CarryoverCheck(level=SHARE)
         self._books = Books()
-        # Of batches of one size a record takes another's place: twice the clipping norm.
+        # In batches of a fixed size, one record replaces another: twice the clipping norm.
         self._updates = updates or (
             noise_multiplier / (2 if booked.fixed else 1),
             known.rate,
@@ -93,7 +93,7 @@ class RunWatch:
         self._cycle: list[IntArray] = []
 
     def see(self, residual: Any, *, norm: Any, noise: FloatArray, added: FloatArray) -> bool:
-        """Take the noise of the next step; return whether it is finite.
+        """Add the noise of the next step; return whether it is finite.
 
         Args:
             residual: What was released minus the sum before noise, as a tree.
@@ -120,7 +120,7 @@ class RunWatch:
         return True
 
     def see_batch(self, batch: Any) -> None:
-        """Take the record numbers of the next batch, padded by −1."""
+        """Add the record numbers of the next batch, padded with −1."""
         indices = np.asarray(batch)
         if indices.ndim != 1:
             raise InvalidArgument(
@@ -139,7 +139,7 @@ class RunWatch:
             self._cycle = []
 
     def finding(self, *, bound: EpsilonLowerBound | None = None) -> ConformanceFinding:
-        """Return whether the run did what was accounted for, as far as it was seen."""
+        """Return whether the observed run did what was accounted for."""
         found = self._noise.finding(
             ClippingWatch(level=SHARE, missing=_REPLAY).check(),
             leave_untested("updates", "every update is made by a sum with noise", _UNSEEN),
@@ -152,21 +152,21 @@ class RunWatch:
         return replace(found, steps=self.steps, level=LEVEL)
 
     def bound_epsilon(self, *, delta: float, alpha: float) -> EpsilonLowerBound | None:
-        """Return the ε of the noise that was measured; None where batches are not Poisson's."""
+        """Return the ε of the measured noise; None if batches are not drawn by Poisson sampling."""
         groups, sampler = self._noise.group_noise(), self._known.sampler
         if not groups or sampler is None or not is_poisson(sampler) or self._known.cycle_length > 1:
             return None
         return bound_epsilon_of_run(groups, delta=delta, confidence=1 - alpha, sampling="poisson")
 
     def _check_sums(self) -> tuple[Check, ...]:
-        """Compare the sums with as many records as each has; without batches there is no check."""
+        """Compare each sum with its number of records; without batches there is no check."""
         steps, batches = self.steps, len(self._sizes)
         if not steps or not batches:
             return ()
         expected = "every batch is one step with noise of its own"
         seen = f"{batches} batches, {steps} steps"
         apart = abs(batches - steps)
-        # A loader may read ahead, and steps may go unwatched, but not as many as there are.
+        # A loader may read ahead, and some steps may not be watched, but not this many.
         several = apart >= min(batches, steps) and (batches < steps or apart > _AHEAD)
         if apart and not several:
             return (leave_untested("steps per batch", expected, seen),)
@@ -212,7 +212,7 @@ class RunWatch:
         return (*stated, *(c for c in self._participation.checks() if c.name not in spared))
 
     def _check_sampler(self) -> tuple[Check, ...]:
-        """Compare what draws the batches with the books, where its settings say what it does."""
+        """Compare the sampler with the books, if its settings define it."""
         if not self._known.stated:
             return ()
         other = float(not self._known.is_booked(self._booked))

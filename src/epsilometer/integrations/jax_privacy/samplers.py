@@ -1,4 +1,4 @@
-"""Recognise how batches are drawn: strategies of JAX-Privacy, samplers of Grain, any loader."""
+"""Recognise how batches are drawn: by JAX-Privacy strategies, Grain samplers, or any loader."""
 
 import math
 from collections.abc import Sequence
@@ -36,17 +36,17 @@ from epsilometer.sampling.samplers import (
 
 @dataclass(frozen=True, kw_only=True)
 class Recognised:
-    """How a program draws its batches.
+    """Describe how a program draws its batches.
 
     Attributes:
-        sampler: The sampler; None where it is none that we know.
-        words: The same for people.
-        batch_size: Records per batch; the expected number, where it varies.
-        rate: Probability that an eligible record is in a batch; None where it is not random.
-        cycle_length: Groups of records that take turns; 1 where all may always take part.
-        eligible: Records of which a batch is drawn, where it is cut off.
-        most: Records at which a batch is cut off; None where none is.
-        stated: Whether settings say all this, and not what was watched.
+        sampler: The sampler; None if it is unknown.
+        words: The same in words.
+        batch_size: Records per batch; the expected number if it varies.
+        rate: Probability that an eligible record is in a batch; None if batches are not random.
+        cycle_length: Number of groups of records that take turns; 1 if all may always take part.
+        eligible: Number of records from which a batch is drawn, if it is truncated.
+        most: Size at which a batch is truncated; None if none is.
+        stated: Whether this was read from settings, not observed.
     """
 
     sampler: Sampler | None
@@ -59,10 +59,10 @@ class Recognised:
     stated: bool = False
 
     def is_booked(self, booked: BookedSampling) -> bool:
-        """Tell whether batches are drawn in the way that is booked, at whatever rate."""
+        """Tell whether batches are drawn in the booked way, at any rate."""
         if isinstance(self.sampler, WithoutReplacement):
             return booked.fixed
-        if self.most is not None:  # the more often batches are cut off, the larger is ε
+        if self.most is not None:  # the more often batches are truncated, the larger ε is
             cut = booked.most is not None and booked.most <= self.most
             return cut and booked.records >= self.eligible
         return self.sampler is not None and is_poisson(self.sampler)
@@ -78,22 +78,22 @@ def check(
     batch_size: int | None = None,
     seed: int = 0,
 ) -> SamplerCheck:
-    """Compare how batches are drawn with what the books assume, and give the ε of both.
+    """Compare how batches are drawn with what the books assume, and compute the ε of both.
 
     JAX-Privacy's accountants book Poisson sampling. A loop over a shuffled Grain loader, or over
     balls in bins, is another mechanism, whose ε is larger.
 
-    Guarantee: nothing is trained. Strategies of JAX-Privacy and samplers of Grain are known by
-        their settings; other loaders are watched.
-    Assumption: the whole training set is used in every epoch, where batches are shuffled.
+    Guarantee: nothing is trained. JAX-Privacy strategies and Grain samplers are recognised by their
+        settings; other loaders are watched.
+    Assumption: if batches are shuffled, every epoch uses the whole training set.
 
     Args:
-        batches: A batch selection strategy of JAX-Privacy, an ``IndexSampler`` or ``MapDataset`` of
-            Grain, or any loader of record numbers.
-        books: As of :func:`read_books`.
+        batches: A JAX-Privacy batch selection strategy, a Grain ``IndexSampler`` or ``MapDataset``,
+            or any loader of record numbers.
+        books: See :func:`read_books`.
         records: Records of the training set.
         delta: δ of both ε.
-        steps: As of :func:`read_books`.
+        steps: See :func:`read_books`.
         batch_size: Batch size, for a loader that does not state it.
         seed: Seed for watching unknown loaders.
 
@@ -113,7 +113,7 @@ def check(
     iterations = getattr(batches, "iterations", None)
     booked = known.rate is not None and known.is_booked(read_sampling(books))
     found = compare_sampling(
-        # What is booked in its own way is booked at a rate, and compared by it.
+        # Truncated batches are booked at a rate, and compared by it.
         Poisson(rate=known.rate) if booked else known.sampler,
         name=known.words,
         history=history,
@@ -133,7 +133,7 @@ def check(
 def _account_bins(strategy: Any, history: Sequence[Booked], delta: float) -> EpsilonEstimate | None:
     """Return the ε of bins that are kept for E epochs: that of one epoch with noise σ/√E.
 
-    A record is in the same bin in every epoch, so that the sum over epochs says all: its mean is E,
+    A record is in the same bin in every epoch, so the sum over epochs is sufficient: its mean is E,
     its variance E σ².
     """
     epochs = strategy.iterations // strategy.cycle_length
@@ -155,7 +155,7 @@ def _account_bins(strategy: Any, history: Sequence[Booked], delta: float) -> Eps
 def recognise(
     batches: Any, *, records: int, batch_size: int | None = None, seed: int = 0
 ) -> Recognised:
-    """Say how batches are drawn, by the settings of what draws them; others are watched."""
+    """Recognise how batches are drawn, by the sampler's settings; unknown samplers are watched."""
     match batches:
         case batch_selection.CyclicPoissonSampling():
             return _read_cyclic(batches, records)
@@ -196,7 +196,7 @@ def _read_cyclic(strategy: Any, records: int) -> Recognised:
     if most is not None:
         words += f", cut off at {most} records"
     return Recognised(
-        # A record that is cut off leaves room for others: no longer independent coins.
+        # A dropped record leaves room for others: records are no longer independent.
         sampler=Poisson(rate=rate) if most is None else None,
         words=words,
         batch_size=max(1, round(rate * eligible)),
@@ -209,7 +209,7 @@ def _read_cyclic(strategy: Any, records: int) -> Recognised:
 
 
 def _read_grain(loader: Any, records: int, batch_size: int | None) -> Recognised:
-    """Recognise Grain's own classes by what they are made of, without loading a record."""
+    """Recognise Grain's classes by their components, without loading a record."""
     sampler = getattr(loader, "_sampler", loader)  # of a DataLoader
     if hasattr(sampler, "_shuffle"):
         return _describe_order(batch_size, order=Shuffle() if sampler._shuffle else Sequential())

@@ -1,4 +1,4 @@
-"""Read trees of arrays, as JAX programs pass them, and make keys from generators."""
+"""Read trees of arrays of JAX programs, and make keys from generators."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from epsilometer.errors import InvalidArgument
 
 
 def name_leaves(tree: Any) -> Released:
-    """Return the arrays of a tree with their places, as ``[("['w']", array), …]``.
+    """Return the arrays of a tree with their paths, as ``[("['w']", array), …]``.
 
     Example:
         >>> [(name, leaf.shape) for name, leaf in name_leaves({"w": np.zeros((2, 3)), "b": 0.0})]
@@ -26,10 +26,10 @@ def name_leaves(tree: Any) -> Released:
 
 
 def to_numpy(batch: Any) -> Any:
-    """Return a batch whose arrays are NumPy's, so that single records can be changed."""
+    """Return a batch as NumPy arrays, in which single records can be changed."""
     return jax.tree.map(np.array, batch)
 
 
 def make_key(rng: np.random.Generator) -> Any:
-    """Return a key of JAX that is drawn from a generator."""
+    """Return a JAX key drawn from a generator."""
     return jax.random.wrap_key_data(rng.integers(2**32, size=2, dtype=np.uint32))

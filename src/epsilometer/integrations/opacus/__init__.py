@@ -1,4 +1,4 @@
-"""Opacus: is the ε it reports the ε of this loader, and does this optimiser keep it?"""
+"""Audit Opacus: is the reported ε that of the loader, and does the optimiser keep it?"""
 
 from epsilometer._extras import needs
 

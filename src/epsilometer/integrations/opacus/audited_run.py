@@ -1,4 +1,4 @@
-"""Audit the optimiser of a training run with canaries in the normal run."""
+"""Audit the optimiser of your normal training run with canaries."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ _STRANGE = (
     "The loader's sampler is none of torch's or Opacus's own: canaries took part as under Poisson "
     "sampling, so the sampler was not under test. check() watches it."
 )
-_NO_CLAIM = "Opacus reports ε = ∞, as there was a step without noise: that claims nothing."
+_NO_CLAIM = "Opacus reports ε = ∞, as there was a step without noise: this is no claim."
 
 
 def audited(
@@ -50,29 +50,29 @@ def audited(
     noise: Any = None,
     seed: int = 0,
 ) -> "Audited":
-    """Audit your normal training run; the loop stays as it is.
+    """Audit your normal training run; the loop does not change.
 
     One line after ``make_private``, ``audit = audited(privacy_engine, optimizer, loader)``, and
     ``audit.result(delta=...)`` after the loop. The audit watches whether the run does what its
     accountant books (``audit.conformance``), and adds canaries to it. Each is a random direction in
-    the space of the trainable parameters, in or out by its own fair coin. It takes part in batches
-    as the loader's records do. Virtual steps, accumulation, ghost clipping, any inner optimiser and
+    the space of the trainable parameters, included by its own fair coin. It takes part in batches
+    like the loader's records. Virtual steps, accumulation, ghost clipping, any inner optimiser and
     schedulers keep working.
 
-    Guarantee: that of :meth:`Audited.result`; at most 1 right run in 1,000 is found violated. The
-        records of the loader are as private as before.
-    Assumption: the optimiser's own sum before noise is in ``summed_grad``, as Opacus has it. With
-        several processes, each calls this with the same seed.
+    Guarantee: that of :meth:`Audited.result`; at most 1 correct run in 1,000 is found violated. The
+        privacy of the loader's records is unchanged.
+    Assumption: the optimiser's sum before noise is in ``summed_grad``, as in Opacus. With several
+        processes, each calls this with the same seed.
 
     Args:
-        privacy_engine: The engine that made the optimiser private; says what is claimed.
-        optimizer: The ``DPOptimizer`` that ``make_private`` returned.
-        loader: The loader that the loop goes through.
-        canaries: How many, half of them in; no more than parameters. One run proves an ε of about
-            ln(canaries) − 2 at most by them.
-        noise: Correlated noise that the optimiser declares (DP-FTRL, matrix factorisation): a
-            mixing matrix, or what else ``conformance.whitening.Whitening`` takes. It is whitened
-            before it is checked.
+        privacy_engine: The engine that made the optimiser private; its ε is the default claim.
+        optimizer: The ``DPOptimizer`` from ``make_private``.
+        loader: The loader that the loop uses.
+        canaries: Number of canaries, at most one per parameter; about half are included. With them,
+            one run proves an ε of at most about ln(canaries) − 2.
+        noise: Declared correlated noise (DP-FTRL, matrix factorisation): a mixing matrix, or
+            another argument of ``conformance.whitening.Whitening``. It is whitened before it is
+            checked.
         seed: Seed of coins, steps and directions.
     """
     check_engine(privacy_engine, "audited(privacy_engine, optimizer, loader)")
@@ -92,10 +92,10 @@ def audited(
 
 
 class Audited:
-    """An audit that watches a training run; made by :func:`audited`.
+    """Watch a training run; made by :func:`audited`.
 
-    It may simply be kept, or be used as ``with audited(...) as audit:``, which ends the audit at
-    the end of the block. Results may be asked for at any time, and are about the steps so far.
+    Use it directly, or as ``with audited(...) as audit:``, which ends the audit at the end of the
+    block. Results are available at any time, and cover the steps so far.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Audited:
 
     @property
     def included(self) -> NDArray[np.bool_]:
-        """Which canaries are in, shape ``(m,)``."""
+        """Which canaries are included, shape ``(m,)``."""
         return self._canaries.included
 
     def __enter__(self) -> Self:
@@ -138,22 +138,22 @@ class Audited:
         self.close()
 
     def close(self) -> None:
-        """Watch no more, and add no canary; optimiser and loader are as they were."""
+        """Stop watching and adding canaries; restore optimiser and loader."""
         self._watch.close()
 
     @property
     def steps(self) -> int:
-        """Steps seen so far, without those that only accumulate."""
+        """Number of steps so far, without those that only accumulate."""
         return self._watch.steps
 
     @property
     def noise_share(self) -> float:
-        """What the audit costs: the norm of what is added over that of the noise, mean of all."""
+        """Mean cost per step: the norm of the added canaries relative to that of the noise."""
         return self._canaries.noise_share
 
     @property
     def conformance(self) -> ConformanceFinding:
-        """Whether the run did what was accounted for, by what was seen so far."""
+        """Whether the run so far did what was accounted for."""
         return self._watch.finding()
 
     def result(
@@ -164,34 +164,34 @@ class Audited:
         confidence: float = 0.95,
         method: str = "one_run",
     ) -> Audit:
-        """Judge the claim by who sees every noisy gradient and does not know the batches.
+        """Judge the claim for an adversary who sees every noisy gradient, but not the batches.
 
-        Beside the canaries, the noise and sensitivity that were measured bound the ε of what ran,
-        for who inserts any gradient.
+        In addition to the canaries, the measured noise and sensitivity bound the ε of what ran, for
+        an adversary who inserts any gradient.
 
         Guarantee: refutes a true claim in at most ``1 - confidence`` of audits.
-        Assumption: no more than the claim, with ``one_run``. ``one_run_fdp`` proves more, but
-            refutes the mechanism that was accounted for, noise apart: full batches, a public
-            order, or Poisson sampling. It is refused where batches are shuffled.
+        Assumption: only the claim, with ``one_run``. ``one_run_fdp`` proves more, but only about
+            the accounted mechanism, with any noise: full batches, a public order, or Poisson
+            sampling. It is rejected if batches are shuffled.
 
         Args:
             delta: δ of the bound and of the engine's claim; not needed with a ``Claim``.
-            claim: The claimed ε, or a ``Claim``; by default what the engine reports at ``delta``.
-            confidence: One-sided; what it costs to look at several views is paid.
-            method: ``one_run`` or ``one_run_fdp``; the other is shown beside it.
+            claim: The claimed ε, or a ``Claim``; by default the engine's ε at ``delta``.
+            confidence: One-sided, of all views together.
+            method: ``one_run`` or ``one_run_fdp``; the report also shows the other.
         """
         measure = partial(measure_gradients, method=method)
         request = self._ask(delta, claim, confidence)
         return self._judge(request, [measure], result="result", method=method)
 
     def step_result(self, *, delta: float, confidence: float = 0.95) -> Audit:
-        """Judge clipping and noise themselves, by who also knows the canaries' batches.
+        """Judge clipping and noise for an adversary who also knows the canaries' batches.
 
-        The claim is not the engine's but that of a Gaussian mechanism taken as often as a canary
-        took part, since sampling hides nothing from this adversary. A right optimiser meets it
-        exactly, and against a wrong one this finds by far the most.
+        The claim is not the engine's but that of a Gaussian mechanism composed as often as a canary
+        took part, since sampling hides nothing from this adversary. A correct optimiser meets it
+        exactly; for a wrong one, this view proves by far the most.
 
-        Guarantee: refutes an optimiser that clips and adds noise as it says in at most
+        Guarantee: refutes an optimiser that clips and adds noise as declared in at most a fraction
             ``1 - confidence`` of audits.
         """
         request = self._ask(delta, claim_of_steps(self._run(), delta=delta), confidence)
@@ -210,7 +210,7 @@ class Audited:
         claim: Claim | float | None = None,
         confidence: float = 0.95,
     ) -> Audit:
-        """Judge the claim against who sees only the first and last weights; see :meth:`result`."""
+        """Judge the claim for an adversary who sees only the first and last weights."""
         request = self._ask(delta, claim, confidence)
         return self._judge(request, [measure_weights], result="final_result")
 
@@ -245,7 +245,7 @@ class Audited:
         )
 
     def _ask(self, delta: float | None, claim: Claim | float | None, confidence: float) -> Request:
-        """Return what is asked, with the engine's own claim where no other is given."""
+        """Return the request, with the engine's own claim if no other is given."""
         _validate.open_unit(confidence=confidence)
         given = as_claim(claim, delta=delta)
         request = Request(claim=given, delta=delta if given is None else given.delta)
@@ -260,13 +260,13 @@ class Audited:
     def _report(self, delta: float) -> tuple[float, str]:
         """Return the ε that the engine reports, and the accountant that computed it."""
         accountant = self._engine.accountant
-        key = delta, tuple(map(tuple, accountant.history))  # every result asks for it again
+        key = delta, tuple(map(tuple, accountant.history))  # every result needs it again
         if key not in self._epsilons:
             self._epsilons = {key: report_epsilon(accountant, delta)}
         return self._epsilons[key], accountant.mechanism().upper()
 
     def _account(self, delta: float) -> list[EpsilonEstimate]:
-        """Return what the engine reports, which decides nothing by itself."""
+        """Return what the engine reports, which does not affect the verdict."""
         epsilon, accountant = self._report(delta)
         if math.isinf(epsilon):
             return []
@@ -288,9 +288,9 @@ class Audited:
     def _judge(
         self, request: Request, measures: Sequence[Callable[..., EpsilonFinding]], **settings: str
     ) -> Audit:
-        """Return the audit of all that was measured, and of whether the run conforms.
+        """Return the audit of all measurements and of conformance.
 
-        Bounds share what may go wrong: the ε of what ran takes next to nothing of it.
+        Bounds share the error probability; the ε of what ran uses very little of it.
         """
         claim, delta, wrong = request.claim, request.known_delta, 1 - request.confidence
         spent = min(SHARE, wrong / 2)
@@ -307,7 +307,7 @@ class Audited:
             for measure in measures
             if seen
         ]
-        bound = None  # known batches have a claim of their own, to which no sampled ε is held
+        bound = None  # known batches have a separate claim, without amplification
         if settings["result"] != "step_result":
             bound = self._watch.bound_epsilon(delta=delta, alpha=spent)
         sampler = "unstated" if claim is None else claim.sampler

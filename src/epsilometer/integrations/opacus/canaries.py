@@ -1,10 +1,10 @@
-"""Plant canaries in the sums of a run, and measure what is released in their directions.
+"""Plant canaries in the sums of a run, and measure the releases in their directions.
 
-Canaries lie on disjoint sets of coordinates: adding them and scoring all costs one pass each.
-Coordinate j of all parameters, written one tensor after the other, belongs to canary j mod P, where
-P is the first prime from the number of canaries on. So each canary has its share of every tensor,
-and does not fall on one row or column of a matrix. Within its coordinates a canary is a vector of
-random signs, of norm 1. Canaries share no coordinate, so none is seen in another's direction.
+Canaries have disjoint sets of coordinates: adding and scoring all of them takes one pass each.
+Coordinate j of all concatenated parameters belongs to canary j mod P, where P is the first prime
+that is at least the number of canaries. So each canary has its share of every tensor, and does not
+fall on one row or column of a matrix. Within its coordinates, a canary is a vector of random signs
+with norm 1. Canaries share no coordinate, so none affects another's direction.
 """
 
 import math
@@ -23,22 +23,22 @@ from epsilometer.integrations.opacus.objects import count_logical_batches, find_
 from epsilometer.sampling.samplers import Poisson, Sampler, Sequential, Shuffle
 from epsilometer.types import FloatArray
 
-_CHUNK = 2**22  # values that are worked on at a time: 16 MiB of float32
+_CHUNK = 2**22  # values processed at a time: 16 MiB of float32
 
 
 @dataclass(eq=False, kw_only=True)
 class Schedule:
-    """Draws who takes part in the next step, for every canary, planted or not.
+    """Draw which canaries take part in the next step, planted or not.
 
-    Guarantees: every canary's steps have the law of a record's under ``sampler``, independently of
-        the other canaries and of whether it is planted.
-    Assumes: the loader is read to its end in every epoch.
+    Guarantees: every canary's steps are distributed like a record's under ``sampler``,
+        independently of the other canaries and of whether it is planted.
+    Assumes: every epoch reads the whole loader.
 
     Attributes:
-        count: How many canaries.
-        batches: Batches of an epoch.
+        count: Number of canaries.
+        batches: Number of batches per epoch.
         sampler: ``Poisson`` (its rate, or 1/batches), ``Shuffle`` or ``Sequential``.
-        rng: Where it draws from.
+        rng: Random generator.
 
     Example:
         >>> schedule = Schedule(count=4, batches=2, sampler=Shuffle(), rng=np.random.default_rng(0))
@@ -77,13 +77,13 @@ class Schedule:
         return took
 
     def chance(self, batches: int = 1) -> float:
-        """Return the chance of taking part in a step of this many batches."""
+        """Return the probability of taking part in a step of this many batches."""
         rate = self.sampler.rate if isinstance(self.sampler, Poisson) else None
         return min(1.0, batches * (rate or 1 / self.batches))
 
     @property
     def epoch(self) -> int:
-        """How many epochs are over."""
+        """Number of finished epochs."""
         return self._position // self.batches
 
     def _draw_slots(self) -> NDArray[np.int64]:
@@ -91,18 +91,18 @@ class Schedule:
 
 
 class StridedCanaries:
-    """Directions in the space of some tensors, each on its own coordinates.
+    """Make directions in the space of some tensors, each on its own coordinates.
 
-    Guarantee: orthonormal to the rounding of float32; independent of everything but ``key``. Noise
-        that is independent with scale σ in every coordinate has independent components of scale σ
-        in their directions.
+    Guarantee: orthonormal up to float32 rounding; independent of everything but ``key``.
+        Independent noise of scale σ in every coordinate has independent components of scale σ in
+        their directions.
     Assumption: at most as many canaries as coordinates.
 
     Args:
-        count: How many.
+        count: Number of canaries.
         sizes: Coordinates of each tensor.
-        key: Key from which the signs follow.
-        device: Where the tensors are; one byte per coordinate is kept there.
+        key: Key that determines the signs.
+        device: Device of the tensors; it stores one byte per coordinate.
 
     Example:
         >>> import torch
@@ -179,7 +179,7 @@ class StridedCanaries:
 
 
 class _Flat:
-    """Several tensors as one vector, in float32: a large one is not copied as a whole."""
+    """Treat several tensors as one float32 vector, without copying large ones as a whole."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         flats = [tensor.reshape(-1) for tensor in tensors]
@@ -190,7 +190,7 @@ class _Flat:
 
 
 def _group_tensors(sizes: Sequence[int], most: int) -> list[tuple[list[int], int, int]]:
-    """Return tensors that are worked on together, with the first and last of their coordinates."""
+    """Return groups of tensors to process together, with their first and last coordinates."""
     groups: list[tuple[list[int], int, int]] = []
     end = 0
     for place, size in enumerate(sizes):
@@ -203,7 +203,7 @@ def _group_tensors(sizes: Sequence[int], most: int) -> list[tuple[list[int], int
 
 
 def find_prime(least: int) -> int:
-    """Return the first prime that is not smaller.
+    """Return the smallest prime that is at least this number.
 
     Example:
         >>> find_prime(500), find_prime(2)
@@ -216,21 +216,21 @@ def find_prime(least: int) -> int:
 
 
 class PlantedCanaries:
-    """Canaries of one run: who is in, in which steps, and what was seen of each.
+    """Manage the canaries of one run: which are included, in which steps, with which observations.
 
     A canary is a record whose clipped gradient has exactly the clipping norm. It is added to the
     optimiser's own sum, in the steps in which the loader would have drawn it.
 
     Args:
-        parameters: Which are trained.
-        loader: Whose sampling decides when canaries take part.
-        count: How many canaries; each is in by its own fair coin.
+        parameters: Trainable parameters.
+        loader: Loader whose sampling decides when canaries take part.
+        count: Number of canaries; each is included by its own fair coin.
         seed: Seed of coins, steps and directions.
 
     Attributes:
-        included: Which are in, shape ``(m,)``.
+        included: Which are included, shape ``(m,)``.
         sampler: How they take part.
-        strange: Whether the loader's sampler is unknown, and Poisson sampling taken in its place.
+        strange: Whether the loader's sampler is unknown, and Poisson sampling is used instead.
     """
 
     def __init__(self, parameters: Sequence[Any], loader: Any, *, count: int, seed: int) -> None:
@@ -256,28 +256,28 @@ class PlantedCanaries:
 
     @property
     def rate(self) -> float:
-        """Chance of a record to be in a batch."""
+        """Probability that a record is in a batch."""
         return self._schedule.chance()
 
     @property
     def steps(self) -> int:
-        """Steps in which they were seen."""
+        """Number of steps in which they were observed."""
         return len(self._seen)
 
     @property
     def noise_share(self) -> float:
-        """The norm of what is added over that of the noise, mean of all steps."""
+        """The norm of the added canaries relative to that of the noise, mean of all steps."""
         return float(np.mean([share for *_, share in self._rest])) if self._rest else 0.0
 
     def draw(self, batches: int) -> FloatArray:
-        """Return who is added in the next step, which takes so many batches, as 0 or 1."""
+        """Return which are added in the next step of this many batches, as 0 or 1."""
         epoch, chance = self._schedule.epoch, self._schedule.chance(batches)
         took = self._schedule.step(batches)
         self._now = took, chance, epoch
         return np.asarray(took & self.included, np.float64)
 
     def add(self, sums: Sequence[Any], amplitudes: FloatArray) -> None:
-        """Add each with its amplitude to the sums of a step, in place."""
+        """Add each canary with its amplitude to the sums of a step, in place."""
         self._directions.add(sums, amplitudes)
 
     def measure(self, released: Sequence[Any], sums: Sequence[Any]) -> FloatArray:
@@ -285,10 +285,10 @@ class PlantedCanaries:
         return self._directions.dots(released, less=sums)
 
     def see(self, noise: FloatArray | None, *, noise_multiplier: float) -> None:
-        """Take what the step that was drawn released in their directions, less other records.
+        """Add the drawn step's release in their directions, minus other records.
 
         Args:
-            noise: In each direction, in clipping norms; None where nothing could be seen.
+            noise: Noise in each direction, in clipping norms; None if it could not be observed.
             noise_multiplier: σ of the step.
         """
         assert self._now is not None  # the step was drawn
@@ -301,7 +301,7 @@ class PlantedCanaries:
         self._rest.append((noise_multiplier, chance, epoch, share))
 
     def collect_steps(self) -> CanarySteps:
-        """Return what all steps showed."""
+        """Return the observations of all steps."""
         noise, chance, epoch, _ = zip(*self._rest, strict=True)
         return CanarySteps(
             seen=np.stack(self._seen),

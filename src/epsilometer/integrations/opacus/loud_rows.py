@@ -1,7 +1,7 @@
-"""Put a loud record into every physical batch, see what clipping leaves of it, take it out again.
+"""Insert a loud record into every physical batch, measure it after clipping, and remove it.
 
-Nothing here knows how a program clips: the optimiser's own method is called, on gradients of single
-records in which one row is changed.
+This does not depend on how a program clips: it calls the optimiser's own method, on per-example
+gradients in which one row is changed.
 """
 
 import math
@@ -17,21 +17,21 @@ from epsilometer.integrations.opacus.rewinding import RandomStreams, remember_at
 
 Own: TypeAlias = Callable[[], Any]
 LOUD = 1000.0  # norm of a loud record, in clipping norms
-_LADDER = (10.0, 2.0, 1.2, 0.5)  # of other records, since a rule may fail at one norm alone
+_LADDER = (10.0, 2.0, 1.2, 0.5)  # of other records, since a rule may fail at only one norm
 
 
 class LoudRows:
-    """Calls an optimiser's own clipping, with a loud record in the place of one of the batch.
+    """Call an optimiser's own clipping, with a loud record instead of one in the batch.
 
-    In most batches the record whose row was taken is clipped in a second call, together with the
-    negative of the loud one. Where records are clipped one by one, the sum is what it would have
-    been, to rounding. In batches 1, 2, 4, 8, … clipping is called on copies of the batch with a
-    loud row and with an empty one, and the difference is what the loud record adds, exactly.
+    In most batches, the replaced record is clipped in a second call, together with the negative of
+    the loud one. If records are clipped one by one, the sum is unchanged up to rounding. In batches
+    1, 2, 4, 8, … clipping is called on copies of the batch with a loud row and with a zero row: the
+    difference is exactly what the loud record adds.
 
     Args:
-        optimizer: A ``DPOptimizer`` that holds gradients of single records.
+        optimizer: A ``DPOptimizer`` that holds per-example gradients.
         names: Names of its parameters.
-        watch: What is shown to it.
+        watch: Watch that receives the measurements.
         seed: Seed of directions.
     """
 
@@ -55,7 +55,7 @@ class LoudRows:
         return self._insert(own, rows)
 
     def _find_writable_rows(self) -> list[Any] | None:
-        """Return the gradients of single records that hold the row; None for an empty batch."""
+        """Return the per-example gradients that hold the row; None for an empty batch."""
         found, storages = [], set()
         for p in self._optimizer.params:
             parts = list_gradients(p)
@@ -83,7 +83,7 @@ class LoudRows:
         return whole, _split(whole, self._optimizer.params)
 
     def _insert(self, own: Own, rows: list[Any]) -> Any:
-        """Clip the batch with a loud row, then the record that it replaced."""
+        """Clip the batch with a loud row, then the replaced record."""
         optimizer, params = self._optimizer, self._optimizer.params
         clip = float(optimizer.max_grad_norm)
         whole, directions = self._draw()
@@ -96,13 +96,13 @@ class LoudRows:
             p.summed_grad = None
         try:
             done = own()
-        except Exception:  # gradients that were not cleared, say: all is as it was
+        except Exception:  # for example, gradients that were not cleared: nothing is changed
             torch._foreach_copy_(records, saved)
             for p, total in zip(params, before, strict=True):
                 p.summed_grad = total
             raise
         self._look(directions, clip, find_precision(rows))
-        # The record whose row was taken, and the loud one with the other sign.
+        # The replaced record, and the negative of the loud one.
         counted = getattr(optimizer, "sample_size", None)  # adaptive clipping counts its rows
         held = [p.grad_sample for p in params]
         whole.neg_()
@@ -119,7 +119,7 @@ class LoudRows:
         return done
 
     def _look(self, loud: list[Any], clip: float, rounding: float) -> None:
-        """Tell the watch what the sum shows in the loud record's direction."""
+        """Pass the component of the sum in the loud record's direction to the watch."""
         params = self._optimizer.params
         sums = [p.summed_grad for p in params]
         if any(part is None for part in sums):
@@ -133,7 +133,7 @@ class LoudRows:
         )
         products, sizes, lengths = found.double().cpu().numpy()
         if not np.isfinite(found.sum().item()):
-            return  # a diverged batch shows nothing
+            return  # a diverged batch is not informative
         counts = [p.numel() for p in params]
         parts = [
             LoudRecord(
@@ -153,7 +153,7 @@ class LoudRows:
         self._watch.see([whole, *parts], rounding=rounding)
 
     def _measure(self, own: Own, rows: list[Any]) -> None:
-        """Tell the watch what loud records add, by sums with and without them."""
+        """Pass what loud records add, from sums with and without them, to the watch."""
         clip = float(self._optimizer.max_grad_norm)
         _, directions = self._draw()
         base = self._sum(own, rows, directions, 0.0)
@@ -161,7 +161,7 @@ class LoudRows:
             return
         length = math.sqrt(sum(float(_dot(part, part)) for part in base))
         power = self._batches.bit_length() - 1
-        rounding = find_precision(rows) * (1 + length / clip)  # autocast halves theirs alone
+        rounding = find_precision(rows) * (1 + length / clip)  # autocast halves only theirs
         factors = (LOUD, *_LADDER) if power == 0 else (LOUD, _LADDER[power % len(_LADDER)])
         for factor in factors:
             sums = self._sum(own, rows, directions, factor * clip)
@@ -177,7 +177,7 @@ class LoudRows:
     def _sum(
         self, own: Own, rows: list[Any], directions: list[Any], norm: float
     ) -> list[Any] | None:
-        """Return the optimiser's own sum with a row of this norm, and leave no trace."""
+        """Return the optimiser's own sum with a row of this norm, without side effects."""
         optimizer, params = self._optimizer, self._optimizer.params
         saved = [part[0].clone() for part in rows]
         sums = [p.summed_grad for p in params]
@@ -211,6 +211,6 @@ def _split(whole: Any, like: Sequence[Any]) -> list[Any]:
 
 
 def _like(copy: Any, original: Any) -> Any:
-    """Return a copy with the marks of its original."""
+    """Return a copy with the attributes of the original."""
     copy.__dict__.update(original.__dict__)
     return copy

@@ -1,4 +1,4 @@
-"""Watch the modules that a batch goes through: which of them mix its records."""
+"""Watch which of the modules that process a batch mix its records."""
 
 import weakref
 from typing import Any
@@ -15,14 +15,14 @@ _EXPECTED = "no module computes anything of several records at once"
 
 
 class ModuleWatch:
-    """Watch what is called until the first step is done, by type.
+    """Watch the types of modules that are called until the first step is done.
 
     Normalisation over the batch makes the gradient of one record depend on others, and keeps
-    running statistics that no noise hides. Losses and functions of your own are not seen here:
-    replay finds what they mix.
+    running statistics that no noise hides. Losses and your own functions are not covered: replay
+    finds what they mix.
 
     Args:
-        parameters: Which are trained; their names are looked up in the module that is called.
+        parameters: Trainable parameters; their names are looked up in the called module.
     """
 
     def __init__(self, parameters: Any) -> None:
@@ -34,20 +34,20 @@ class ModuleWatch:
         weakref.finalize(self, self._hook.remove)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of parameters, as the module that holds most of them gives."""
+        """Return the names of parameters in the module that holds most of them."""
         return tuple(
             self._names.get(id(each), f"parameter {place}")
             for place, each in enumerate(self._parameters)
         )
 
     def check(self) -> Check:
-        """Return what was seen."""
+        """Return the observations so far."""
         count = None if not self._seen else float(len(self._mixing))
         return Check(
             name=NAME,

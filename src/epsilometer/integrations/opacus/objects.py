@@ -1,6 +1,6 @@
-"""Read Opacus's own objects: engines, optimisers, loaders; and make audits of them.
+"""Read Opacus objects (engines, optimisers, loaders), and make audits of them.
 
-Nothing here changes them, or uses up their randomness.
+Nothing here changes them or uses their randomness.
 """
 
 import math
@@ -34,14 +34,14 @@ def is_engine(thing: Any) -> bool:
 
 
 def check_engine(thing: Any, call: str) -> None:
-    """Refuse anything but a ``PrivacyEngine``; ``call`` is how the function is called."""
+    """Reject anything but a ``PrivacyEngine``; ``call`` is the correct call."""
     if not is_engine(thing):
         kind = type(thing).__name__
         raise InvalidArgument(f"Expected a PrivacyEngine first, got {kind}: {call}.")
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse anything but a ``DPOptimizer``, and one that holds shards of gradients."""
+    """Reject anything but a ``DPOptimizer``, and optimisers that hold shards of gradients."""
     if not isinstance(optimizer, DPOptimizer):
         raise InvalidArgument(
             f"Expected the DPOptimizer that make_private returned, got {type(optimizer).__name__}."
@@ -60,7 +60,7 @@ def is_ghost(optimizer: Any) -> bool:
 
 
 def count_batches(loader: Any) -> int:
-    """Count the batches of an epoch; refuse what is not a loader of records that have indices."""
+    """Count the batches of an epoch; reject anything but a loader over records with indices."""
     if not isinstance(loader, data.DataLoader):
         raise InvalidArgument(
             f"Expected the DataLoader that make_private returned, got {type(loader).__name__}. "
@@ -89,7 +89,7 @@ def report_epsilon(accountant: Any, delta: float) -> float:
 
 
 def find_sampler(loader: Any) -> Sampler | None:
-    """Return the sampler of a loader by its type; None where that says nothing."""
+    """Return the sampler of a loader by its type; None if the type is unknown."""
     source: Any = None if loader.batch_sampler is None else find_logical_sampler(loader)
     if find_type(source) is uniform_sampler.UniformWithReplacementSampler:
         return Poisson(rate=float(source.sample_rate), steps=len(source))
@@ -105,7 +105,7 @@ def find_sampler(loader: Any) -> Sampler | None:
 
 
 def find_logical_sampler(loader: Any) -> Any:
-    """Return what draws the logical batches of a loader, or its single records."""
+    """Return the sampler of a loader's logical batches, or of its single records."""
     source = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     # Physical batches are made of logical ones.
     while isinstance(source, batch_memory_manager.BatchSplittingSampler):
@@ -114,15 +114,15 @@ def find_logical_sampler(loader: Any) -> Any:
 
 
 def count_logical_batches(loader: Any) -> int:
-    """Return how many logical batches an epoch has, also where they are split."""
+    """Return the number of logical batches per epoch, even if they are split."""
     return len(loader) if loader.batch_sampler is None else len(find_logical_sampler(loader))
 
 
 def find_noise(optimizer: Any) -> float:
-    """Return the noise multiplier that gradients need, for the one that is booked.
+    """Return the noise multiplier that gradients need, given the booked one.
 
-    Adaptive clipping also releases how many records were not clipped, with its own noise: then
-    gradients need more, so that both together are what is booked (Andrew et al. 2021, Theorem 1).
+    Adaptive clipping also releases the number of unclipped records, with separate noise: then
+    gradients need more, so that both together match the books (Andrew et al. 2021, Theorem 1).
     """
     booked, count = float(optimizer.noise_multiplier), getattr(optimizer, "unclipped_num_std", None)
     if count is None or booked == 0:
@@ -132,7 +132,7 @@ def find_noise(optimizer: Any) -> float:
 
 
 def find_seed(optimizer: Any) -> int | None:
-    """Return what the generator of the noise was seeded with; None where it does not say."""
+    """Return the seed of the noise generator; None if it is unknown."""
     generator, device = optimizer.generator, optimizer.params[0].device
     if generator is None and device.type == "cuda":
         current = torch.cuda.current_device() if device.index is None else device.index
@@ -146,7 +146,7 @@ def find_seed(optimizer: Any) -> int | None:
 
 
 def measure_rows(parameters: Sequence[Any]) -> FloatArray:
-    """Return the norms of the gradients of single records; none where they are not kept."""
+    """Return the norms of per-example gradients; empty if they are not kept."""
     rows = [
         [part.reshape(len(part), p.numel()).norm(dim=1).float() for part in list_gradients(p)]
         for p in parameters
@@ -158,9 +158,9 @@ def measure_rows(parameters: Sequence[Any]) -> FloatArray:
 
 
 def count_taken(optimizer: Any) -> int | None:
-    """Return how many steps the optimiser's state counts; None where it counts none.
+    """Return the number of steps in the optimiser's state; None if it counts none.
 
-    Adam and similar optimisers count the steps of every parameter; plain SGD keeps no such number.
+    Adam and similar optimisers count the steps of every parameter; plain SGD does not.
     """
     counts = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
     return max(counts, default=None)
@@ -172,7 +172,7 @@ def describe_sampler(sampler: Sampler) -> str:
 
 
 def list_gradients(parameter: Any) -> list[Any]:
-    """List gradients of single records, one tensor for each batch that was accumulated."""
+    """List per-example gradients, one tensor per accumulated batch."""
     samples = getattr(parameter, "grad_sample", None)
     if samples is None:
         return []
@@ -180,12 +180,12 @@ def list_gradients(parameter: Any) -> list[Any]:
 
 
 def find_precision(tensors: Sequence[Any]) -> float:
-    """Return the relative precision of the coarsest type among some tensors; 0 of none."""
+    """Return the relative precision of the coarsest type of some tensors; 0 if there are none."""
     return max((float(torch.finfo(each.dtype).eps) for each in tensors), default=0.0)
 
 
 def call_weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that calls a method as long as its object is alive.
+    """Return a function that calls a method while its object is alive.
 
     Example:
         >>> class Counter:

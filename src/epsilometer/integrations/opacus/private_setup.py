@@ -1,4 +1,4 @@
-"""Make a training private by a sampler whose ε is proved, and book that ε."""
+"""Make training private with a sampler whose ε is proved, and book this ε."""
 
 import math
 from collections.abc import Iterator, MutableMapping
@@ -20,7 +20,7 @@ from epsilometer.sampling.samplers import BallsInBins, Poisson, Sampler
 
 SamplerName: TypeAlias = Literal["balls-in-bins", "poisson"]
 _CALL = "make_private(engine, module=…, optimizer=…, data_loader=…, sampler='balls-in-bins')"
-_SAME = 1e-6  # relative, of two rates that were computed in different ways
+_SAME = 1e-6  # relative, for two rates that were computed differently
 
 
 def make_private(
@@ -36,30 +36,30 @@ def make_private(
     seed: int | None = None,
     **options: Any,
 ) -> tuple[Any, ...]:
-    """Do what ``PrivacyEngine.make_private`` does, by a sampler whose ε is proved.
+    """Do what ``PrivacyEngine.make_private`` does, with a sampler whose ε is proved.
 
-    With ``"balls-in-bins"`` an epoch has as many batches as before and takes every record exactly
-    once, as with shuffling. Only the sizes of batches vary a little. ``engine.get_epsilon(delta)``
-    then returns a proved upper bound for what was trained.
+    With ``"balls-in-bins"``, an epoch has as many batches as before and uses every record exactly
+    once, as with shuffling. Only batch sizes vary a little. ``engine.get_epsilon(delta)`` then
+    returns a proved upper bound for what was trained.
 
-    Guarantee: the booked ε is at least the true one, for neighbours with a record zeroed out, or
-        removed while the number of batches stays; by ``epsilometer.shuffle_upper``. An epoch that
-        was begun counts as a whole one, and the smallest noise counts for all. With more steps than
-        batches drawn ε is infinite.
+    Guarantee: the booked ε is at least the true one (see ``epsilometer.shuffle_upper``), for
+        neighbours with a record zeroed out, or removed without changing the number of batches. A
+        started epoch counts as a whole one, and the smallest noise counts for all. With more steps
+        than batches drawn, ε is infinite.
     Assumption: every batch of the returned loader is used for exactly one step; no batches are
-        accumulated. Randomness of batches is NumPy's, seeded by the operating system.
+        accumulated. Batches are drawn with NumPy, seeded by the operating system.
 
     Args:
-        engine: A ``PrivacyEngine``; its accountant is replaced, so it must have booked nothing.
-        module: As of ``PrivacyEngine.make_private``, like all that is not named here.
+        engine: A ``PrivacyEngine``; its accountant is replaced, so its books must be empty.
+        module: See ``PrivacyEngine.make_private``, also for arguments not listed here.
         optimizer: Likewise.
-        data_loader: Likewise: its data, batch size, workers and ``collate_fn`` are kept.
+        data_loader: Likewise; its data, batch size, workers and ``collate_fn`` are kept.
         noise_multiplier: Likewise.
         max_grad_norm: Likewise.
         sampler: ``"balls-in-bins"`` or ``"poisson"``.
-        physical_size: The most records in a batch; larger ones keep a random subset, and what that
-            costs is booked too. By default nothing is cut.
-        seed: Seed for the same batches again; keep it secret.
+        physical_size: Largest number of records in a batch; larger batches keep a random subset,
+            and the cost in ε is booked. By default nothing is truncated.
+        seed: Seed for reproducible batches; keep it secret.
         options: Further options of ``PrivacyEngine.make_private``.
 
     Returns:
@@ -137,7 +137,7 @@ def _choose_sampler(name: str, steps: int, records: int, physical_size: int | No
 
 
 class CountedBatches(BatchSampler):
-    """Batches that count themselves, and the epochs which were begun."""
+    """Count the batches that were drawn, and the epochs that were started."""
 
     begun: int = 0
     drawn: int = 0
@@ -150,24 +150,24 @@ class CountedBatches(BatchSampler):
             yield batch
 
     def skip(self, epochs: int) -> None:
-        """Take randomness that no run of this many epochs with the same seed has used."""
+        """Switch to randomness that no run of this many epochs with the same seed has used."""
         self.rng = self.rng.spawn(epochs + 1)[-1]
 
 
 class ProvedAccountant(IAccountant):  # type: ignore[misc]
     """Book the steps of a sampler whose ε is proved.
 
-    Guarantee: ``get_epsilon`` is at least the true ε, as ``make_private`` says.
+    Guarantee: ``get_epsilon`` is at least the true ε, see :func:`make_private`.
     Assumption: all steps are taken on batches of ``batches``, one step per batch.
 
     Args:
-        batches: What draws them.
+        batches: Sampler that draws them.
     """
 
     def __init__(self, batches: CountedBatches) -> None:
         super().__init__()
         self.batches = batches
-        self.epochs_before = self.drawn_before = 0  # of a run that was resumed
+        self.epochs_before = self.drawn_before = 0  # of a resumed run
 
     @property
     def sampler(self) -> Sampler:
@@ -176,7 +176,7 @@ class ProvedAccountant(IAccountant):  # type: ignore[misc]
 
     @property
     def epochs(self) -> int:
-        """Epochs that were begun, or more where there are more steps on the books."""
+        """Epochs that were started, or more if there are more steps on the books."""
         booked = -(-len(self) // len(self.batches))
         return max(self.epochs_before + self.batches.begun, booked)
 
@@ -189,7 +189,7 @@ class ProvedAccountant(IAccountant):  # type: ignore[misc]
         """Book one step.
 
         Raises:
-            InvalidArgument: Batches were accumulated, which makes another sampler of them.
+            InvalidArgument: Batches were accumulated, which is another sampler.
         """
         expected = 1 / len(self.batches)
         if abs(sample_rate - expected) > _SAME * expected:
@@ -207,8 +207,8 @@ class ProvedAccountant(IAccountant):  # type: ignore[misc]
     def get_epsilon(self, delta: float) -> float:
         """Return a proved upper bound on the ε of all steps on the books.
 
-        Infinite where there are more steps than batches: some were of a batch again, or of another
-        loader's, and nothing is proved about that.
+        It is infinite if there are more steps than batches: some used a batch again, or another
+        loader, about which nothing is proved.
         """
         _validate.open_unit(delta=delta)
         if not self.history:
@@ -241,13 +241,13 @@ class ProvedAccountant(IAccountant):  # type: ignore[misc]
         return "proved bound"
 
     def state_dict(self, destination: MutableMapping[str, Any] | None = None) -> Any:
-        """Return the books, the epochs that were begun, and the batches that were drawn."""
+        """Return the books, the started epochs, and the drawn batches."""
         state = super().state_dict(destination)
         state["epochs"], state["drawn"] = self.epochs, self.drawn
         return state
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Take over the books of a run that is resumed; its last epoch counts as a whole one."""
+        """Load the books of a resumed run; its last epoch counts as a whole one."""
         super().load_state_dict(state_dict)
         if "epochs" not in state_dict:
             raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Replay the user's own Opacus step on neighbouring batches: noise cancels, records show."""
+"""Replay the user's Opacus step on neighbouring batches: noise cancels, records remain."""
 
 from dataclasses import replace
 from typing import Any
@@ -32,9 +32,9 @@ from epsilometer.integrations.opacus.step_replayer import Loss, StepReplayer
 
 _FINITE = "finite gradients of enlarged records"
 _PROCESSING = "processing after noise"
-_POST = "what follows the noise looks at no record"
+_POST = "what follows the noise depends on no record"
 _ADJUSTED = "noise of neighbouring batches"
-# Factors for the weights, tried where no record reaches the clipping norm.
+# Factors for the weights, tried if no record reaches the clipping norm.
 _LOUD = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _CAVEAT = (
     "One batch at these weights was replayed and nothing was trained: how batches are drawn, the "
@@ -54,34 +54,34 @@ def replay(
     delta: float | None = None,
     seed: int = 0,
 ) -> Audit:
-    """Measure how much one record changes what your own step hands to the optimiser inside.
+    """Measure how much one record changes what your step passes to the wrapped optimiser.
 
     The step is ``zero_grad``, forward, loss, ``backward``, ``step``, with the same randomness on
-    the batch and on neighbours in which one record is enlarged, replaced, given another label or
-    removed. Noise cancels. A replaced record may change the sum by 2C, a removed one by C. Works
-    with any mode of gradients and any clipping, and beside ``audited``, which does not see it.
+    the batch and on neighbours in which one record is enlarged, replaced, relabelled or removed.
+    Noise cancels. A replaced record may change the sum by 2C, a removed one by C. It works with all
+    gradient modes and clipping methods, and together with ``audited``, which ignores it.
 
-    Guarantee: the training is afterwards as it was, to the bit: parameters, buffers, gradients,
-        optimisers, books, random streams. No right program is violated; nothing is sampled, and
-        rounding is allowed for. What cannot be compared (removal where something random is drawn
-        for each record, say) is not tested.
-    Assumption: one process; all randomness comes from torch, NumPy, Python, or generators that the
-        optimiser, modules or the loss hold.
+    Guarantee: training is restored bit by bit: parameters, buffers, gradients, optimisers, books,
+        random streams. A correct program is never violated; nothing is sampled, and rounding is
+        allowed for. What cannot be compared (for example, removal if random numbers are drawn for
+        each record) is not tested.
+    Assumption: one process; all randomness comes from torch, NumPy, Python, or generators held by
+        the optimiser, modules or the loss.
 
     Args:
         engine: The ``PrivacyEngine``.
-        model: The module that ``make_private`` returned, in training mode.
-        optimizer: The ``DPOptimizer`` that it returned.
-        loss: A function ``loss(model, batch)`` that returns the loss of a batch, as your loop
-            computes it (with its augmentation, for instance), or None where it has called
-            ``backward`` itself. A criterion (a module, a function of torch, what ``make_private``
-            returned for ghost clipping) is called as ``loss(model(inputs), targets)``.
+        model: The module from ``make_private``, in training mode.
+        optimizer: The ``DPOptimizer`` from ``make_private``.
+        loss: A function ``loss(model, batch)`` that returns the loss of a batch as your loop
+            computes it (including augmentation), or None if it has called ``backward`` itself. A
+            criterion (a module, a function of torch, what ``make_private`` returned for ghost
+            clipping) is called as ``loss(model(inputs), targets)``.
         batch: A batch of your loader: tensors with records on axis 0, in tuples, lists or
             dictionaries; a criterion needs (inputs, targets). A few dozen records are enough.
-        records: How many records are changed, each in about 15 steps.
-        claim: What is claimed, if it is to be shown beside.
+        records: Number of records to change, each in about 15 steps.
+        claim: The claim to show in the report, if any.
         delta: δ of a claim that is a number.
-        seed: Chooses records and randomness.
+        seed: Seed of chosen records and randomness.
 
     Example:
         >>> import torch, warnings
@@ -167,7 +167,7 @@ def _check_sensitivity(replayer: StepReplayer, *, records: int, seed: int) -> tu
     checks = [conclude(name, found, tolerance=tolerance) for name in LIMITS]
     processing = _check_processing(replayer, own)
     if processing.outcome == judge.CONFORMS and {c.outcome for c in checks} == {judge.NOT_TESTED}:
-        # Alone it would make the step conform, of which the sensitivity is not known.
+        # On its own it would make the step conform although its sensitivity is unknown.
         processing = _skip_processing(
             "the same noisy gradient stays the same; nothing else is known"
         )
@@ -176,10 +176,10 @@ def _check_sensitivity(replayer: StepReplayer, *, records: int, seed: int) -> tu
 
 
 def _check_processing(replayer: StepReplayer, own: Neighbour) -> Check:
-    """Check that what follows the noise makes the same of the same noisy gradient.
+    """Check that what follows the noise depends on the noisy gradient only.
 
-    Then it is post-processing, and may scale, cut or repeat. Else it looks at records without
-    noise: a division by the number of records drawn, say.
+    Then it is post-processing, and may scale, clip or repeat. Otherwise it uses records without
+    noise, for example by dividing by the number of records drawn.
     """
     base = replayer.run(own, keep=True)
     noisy = base.released.noisy
@@ -217,7 +217,7 @@ def _skip_processing(reason: str) -> Check:
 
 
 def _remark_on_overflow(replayer: StepReplayer) -> list[Check]:
-    """Remark that a record can make gradients infinite: nothing clips what is not a number."""
+    """Remark that a record can make gradients infinite or nan, which clipping cannot bound."""
     if not replayer.endless:
         return []
     return [
@@ -226,7 +226,7 @@ def _remark_on_overflow(replayer: StepReplayer) -> list[Check]:
             outcome=judge.REMARK,
             expected="finite gradients, however large a record is",
             seen=f"gradients are infinite or no numbers for a record {replayer.endless[0]}",
-            detail="harmless where no record can be so large; clipping bounds no such gradient",
+            detail="harmless if no record can be so large; clipping bounds no such gradient",
             steps=replayer.steps,
         )
     ]

@@ -1,7 +1,7 @@
-"""Take a training back to where it was: parameters, buffers, optimiser, books, random streams.
+"""Restore a training state: parameters, buffers, optimiser, books, random streams.
 
-A replay takes steps that must leave no trace. Everything is restored in place, so that whoever
-holds a tensor, a list or an optimiser still holds the same one afterwards.
+A replay takes steps that must leave no trace. Everything is restored in place, so that references
+to tensors, lists and optimisers stay valid.
 """
 
 import functools
@@ -23,18 +23,18 @@ _CLEARED = ("grad_sample", "summed_grad", "_current_grad_sample", "_norm_sample"
 
 
 class Rewinder:
-    """Remember a training, and restore it exactly, as often as is wanted.
+    """Save a training state, and restore it exactly, any number of times.
 
-    Restored are: values and attributes of parameters and buffers, gradients, attributes of
-    modules and optimisers, the state of the inner optimiser, the accountant's history, and every
-    random stream that can be found (torch on all devices, NumPy, Python, the optimiser's own
-    generator, generators that modules and the loss hold).
+    It restores values and attributes of parameters and buffers, gradients, attributes of modules
+    and optimisers, the state of the inner optimiser, the accountant's history, and every random
+    stream that can be found (torch on all devices, NumPy, Python, the optimiser's generator,
+    generators held by modules and the loss).
 
     Args:
         engine: The ``PrivacyEngine``.
-        model: The module that is trained.
+        model: The trained module.
         optimizer: The ``DPOptimizer``.
-        loss: What computes the loss; may hold generators, or the module of ghost clipping.
+        loss: Loss function; may hold generators, or the module of ghost clipping.
     """
 
     def __init__(self, engine: Any, model: Any, optimizer: Any, loss: Any) -> None:
@@ -60,13 +60,13 @@ class Rewinder:
         self.restore()
 
     def restore(self) -> None:
-        """Restore everything, random streams too."""
+        """Restore everything, including random streams."""
         for restore in self._restores:
             restore()
         self.streams.restore()
 
     def begin(self, seed: int) -> None:
-        """Restore everything, with random streams from a seed and no gradients left over."""
+        """Restore everything, with random streams from a seed and without gradients."""
         for restore in self._restores:
             restore()
         self.streams.seed(seed)
@@ -87,9 +87,9 @@ class Rewinder:
 
 
 def unwrap(optimizer: Any) -> None:
-    """Take off what an audit of this package put around methods of an optimiser.
+    """Remove the wrappers that an audit of this package put around an optimiser's methods.
 
-    What others put there stays: it is part of the program.
+    Other wrappers stay: they are part of the program.
     """
     for name in _WATCHED:
         own = optimizer.__dict__.get(name)
@@ -111,7 +111,7 @@ def _is_ours(function: Any) -> bool:
 
 
 def _find_hooks(loss: Any) -> list[Any]:
-    """List the objects that compute gradients of single records, where the loss holds them."""
+    """List the objects that compute per-example gradients, if the loss holds them."""
     try:
         from opacus.grad_sample.gsm_base import (  # type: ignore[import-untyped]
             AbstractGradSampleHooks,
@@ -130,7 +130,7 @@ def _list_parameters(model: Any, inner: Any) -> list[Any]:
 
 
 def remember_attributes(thing: Any) -> Callable[[], None]:
-    """Return what restores all attributes of an object, or entries of a dictionary."""
+    """Return a function that restores all attributes of an object, or entries of a dictionary."""
     held = thing if isinstance(thing, dict) else vars(thing)
     entries = [
         (name, value, _keep if name in _CLEARED else _remember_value(value))
@@ -147,7 +147,7 @@ def remember_attributes(thing: Any) -> Callable[[], None]:
 
 
 def _remember_value(value: Any) -> Callable[[], None]:
-    """Return what restores a value that can be changed in place; others need nothing."""
+    """Return a function that restores a mutable value; others need none."""
     if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
         return _remember_data(value)
     if isinstance(value, list):
@@ -165,7 +165,7 @@ def _remember_value(value: Any) -> Callable[[], None]:
 
 
 def _keep() -> None:
-    """Do nothing: what cannot be changed in place, or is not, needs no copy."""
+    """Do nothing: immutable or unchanged values need no copy."""
 
 
 def _remember_data(tensor: Any) -> Callable[[], None]:
@@ -179,7 +179,7 @@ def _remember_data(tensor: Any) -> Callable[[], None]:
 
 
 def _remember_tensor(tensor: Any) -> Callable[[], None]:
-    """Return what restores a parameter or buffer with its gradient and its attributes."""
+    """Return a function that restores a parameter or buffer with gradient and attributes."""
     data, attributes = _remember_data(tensor), remember_attributes(tensor)
     gradient, needed = tensor.grad, tensor.requires_grad  # no run is given this gradient
 
@@ -193,7 +193,7 @@ def _remember_tensor(tensor: Any) -> Callable[[], None]:
 
 
 def _remember_states(inner: Any) -> Callable[[], None]:
-    """Return what restores the inner optimiser's state of every parameter."""
+    """Return a function that restores the inner optimiser's state of every parameter."""
     state = inner.state
     entries = [(key, value, remember_attributes(value)) for key, value in state.items()]
 
@@ -208,14 +208,14 @@ def _remember_states(inner: Any) -> Callable[[], None]:
 
 
 class RandomStreams:
-    """All random streams that can be found: torch on every device, NumPy, Python, generators held.
+    """Manage all random streams: torch on every device, NumPy, Python, and held generators.
 
-    Leaving a ``with`` block restores them as they were when this was made.
+    Leaving a ``with`` block restores them to their state at construction.
 
     Args:
-        optimizer: The ``DPOptimizer``, whose generator draws the noise; None where there is none.
-        modules: May hold generators of their own.
-        loss: May hold or close over generators.
+        optimizer: The ``DPOptimizer``, whose generator draws the noise; None if there is none.
+        modules: Modules that may hold generators.
+        loss: Loss that may hold or close over generators.
 
     Example:
         >>> import torch
@@ -245,16 +245,16 @@ class RandomStreams:
             stream.load(state)
 
     def seed(self, seed: int) -> None:
-        """Let all streams begin again."""
+        """Seed all streams."""
         for stream in self._streams:
             stream.seed(seed)
 
     def read(self) -> str:
-        """Return where all streams are, as text."""
+        """Return the states of all streams, as text."""
         return _digest(self._streams)
 
     def read_accelerators(self) -> str:
-        """Return where the streams of accelerators are, as text."""
+        """Return the states of the accelerators' streams, as text."""
         return _digest(stream for stream in self._streams if stream.accelerator)
 
 
@@ -273,7 +273,7 @@ def list_once(things: Iterable[Any]) -> list[Any]:
 
 
 class _Stream:
-    """A random stream: how to read, restore and seed it."""
+    """Read, restore and seed a random stream."""
 
     def __init__(
         self,
@@ -302,7 +302,7 @@ class _Stream:
         return cls(lambda: bits.state, load, lambda seed: load(type(bits)(seed).state))
 
     def read(self) -> bytes:
-        """Return where the stream is."""
+        """Return the state of the stream."""
         state = self.save()
         return state.cpu().numpy().tobytes() if hasattr(state, "cpu") else repr(state).encode()
 
@@ -333,15 +333,15 @@ def _find_streams(optimizer: Any, modules: Iterable[Any], loss: Any) -> list[_St
 
 
 def _find_noise_stream(optimizer: Any) -> _Stream:
-    """Return the stream of the noise; another one stands in where it cannot be restored.
+    """Return the stream of the noise; a substitute if it cannot be restored.
 
-    A source of true random numbers, as in secure mode, has no state. It is not touched then.
+    A source of true random numbers, as in secure mode, has no state and is not touched.
     """
     generator = optimizer.generator
     with suppress(RuntimeError, NotImplementedError):
         generator.set_state(generator.get_state())
         own = generator.get_state, generator.set_state, generator.manual_seed
-        return _Stream(*own)  # none of an accelerator's, since noise alone is drawn from it
+        return _Stream(*own)  # not an accelerator's, since only noise is drawn from it
     stand_in = torch.Generator(generator.device)
 
     def seed(number: int) -> None:

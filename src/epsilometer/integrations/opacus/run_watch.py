@@ -1,7 +1,7 @@
-"""Watch a training run with Opacus step by step: its noise, its clipping, its updates, its books.
+"""Watch an Opacus training run step by step: noise, clipping, updates and books.
 
-Three methods of the optimiser are wrapped, on this one object: the one that clips and adds up, the
-one that adds noise, and the one that does both before a step. What they compute is theirs.
+Three methods of this optimiser object are wrapped: the one that clips and sums, the one that adds
+noise, and the one that does both before a step. Their results are unchanged.
 """
 
 import functools
@@ -51,20 +51,20 @@ SHARE = LEVEL / 8  # of the level, for what is not noise: clipping, earlier reco
 
 
 class RunWatch:
-    """Watch a run from its next step on.
+    """Watch a run, starting with its next step.
 
     Args:
         engine: Its ``PrivacyEngine``.
         optimizer: Its ``DPOptimizer``.
         loader: Its loader.
-        canaries: What is put into it.
+        canaries: Canaries to add to it.
         seed: Seed of loud records.
-        noise: Correlated noise that is declared, as of ``conformance.whitening.Whitening``.
+        noise: Declared correlated noise, a ``conformance.whitening.Whitening``.
 
     Attributes:
-        steps: Private steps that were taken.
-        lost: Steps whose gradients were not finite.
-        ghost: Whether the optimiser clips without gradients of single records.
+        steps: Number of private steps taken.
+        lost: Number of steps whose gradients were not finite.
+        ghost: Whether the optimiser clips without per-example gradients.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class RunWatch:
         self._wrap("pre_step", self._pre_step)
 
     def close(self) -> None:
-        """Leave the optimiser and the loader as they were."""
+        """Restore the optimiser and the loader."""
         for name, (wrapper, before) in self._own.items():
             if self._optimizer.__dict__.get(name) is wrapper:
                 del self._optimizer.__dict__[name]
@@ -121,11 +121,11 @@ class RunWatch:
     def finding(
         self, *, bound: EpsilonLowerBound | None = None, sampler: str = "Poisson"
     ) -> ConformanceFinding:
-        """Return whether the run did what was accounted for, as far as it was seen.
+        """Return whether the observed run did what was accounted for.
 
         Args:
-            bound: The ε of what ran, as :meth:`bound_epsilon` returns it.
-            sampler: What the claim says of how batches are drawn.
+            bound: The ε of what ran, from :meth:`bound_epsilon`.
+            sampler: Sampler that the claim assumes.
         """
         found = self._noise.finding(
             self._clipping.check(),
@@ -144,11 +144,11 @@ class RunWatch:
         return replace(found, steps=self.steps, level=LEVEL)
 
     def bound_epsilon(self, *, delta: float, alpha: float) -> EpsilonLowerBound | None:
-        """Return the ε of the noise and sensitivity that were measured; None where that is unknown.
+        """Return the ε of the measured noise and sensitivity; None if it is unknown.
 
         Args:
             delta: δ.
-            alpha: Chance of being wrong.
+            alpha: Error probability.
         """
         noise, sampler = (
             [*self._noise.group_noise(), *self._silent.values()],
@@ -157,7 +157,7 @@ class RunWatch:
         known = isinstance(sampler, (Poisson, Shuffle)) and not self._canaries.strange
         if not noise or not known or len({group.rate for group in noise}) > 1:
             return None
-        # What rounding adds is not meant.
+        # Ignore what rounding adds.
         clipped = self._clipping.check().outcome != judge.VIOLATED
         return bound_epsilon_of_run(
             noise,
@@ -194,14 +194,14 @@ class RunWatch:
         self._optimizer.__dict__[name] = wrapper
 
     def _clip(self, own: Callable[[], Any]) -> Any:
-        """Clip and add up one physical batch, by the optimiser's own method."""
+        """Clip and sum one physical batch with the optimiser's own method."""
         if self.ghost:
             return own()
         self._rows += sum(len(part) for part in list_gradients(self._params[0]))
         return self._loud.clip(own)
 
     def _pre_step(self, own: Callable[[], Any]) -> Any:
-        """Do what comes before a step; afterwards its books are written."""
+        """Run the optimiser's pre-step, after which its books are updated."""
         self._updates.look_for_moves()
         batches = int(self._optimizer.accumulated_iterations)
         noise = float(self._optimizer.noise_multiplier)
@@ -222,10 +222,10 @@ class RunWatch:
         return done
 
     def _add_noise(self, own: Callable[[], Any]) -> Any:
-        """Add noise, by the optimiser's own method, to a sum that holds canaries."""
+        """Add noise with the optimiser's own method, to a sum that includes canaries."""
         params, optimizer = self._params, self._optimizer
         if any(p.summed_grad is None for p in params):
-            return own()  # an optimiser that keeps its sum elsewhere: nothing can be seen
+            return own()  # an optimiser that keeps its sum elsewhere: nothing can be observed
         for p in params:
             p.summed_grad = p.summed_grad.contiguous()
         sums = [p.summed_grad for p in params]
@@ -244,7 +244,7 @@ class RunWatch:
         versions = [part._version for part in sums]
         done = own()
         if self._world > 1:
-            self._pending = step, kept  # judged once gradients of all processes are added up
+            self._pending = step, kept  # judged once gradients of all processes are summed
             self._updates.expect()
             return done
         self._updates.release()
@@ -259,7 +259,7 @@ class RunWatch:
         return done
 
     def _see_reduced(self) -> None:
-        """Look at the gradient that all processes share, just before it is applied."""
+        """Check the gradient that all processes share, just before it is applied."""
         if self._pending is None:
             return
         (step, kept), self._pending = self._pending, None
@@ -273,7 +273,7 @@ class RunWatch:
         self._see(step, [p.grad * factor for p in self._params], kept)
 
     def _see(self, step: "_Step", released: Sequence[Any], sums: Sequence[Any]) -> None:
-        """Take what was released of one step, beside the sum before its noise."""
+        """Compare the release of one step with the sum before noise."""
         noise = self._canaries.measure(released, sums) / step.clip
         try:
             if step.sigma:
@@ -289,7 +289,7 @@ class RunWatch:
             self._canaries.see(None, noise_multiplier=step.sigma)
             return
         self._canaries.see(noise, noise_multiplier=step.sigma)
-        if not step.sigma:  # there is no unit that its noise could be told in
+        if not step.sigma:  # there is no unit for its noise
             self._silent[step.rate] = NoiseGroup(
                 noise_multiplier=1.0, rate=step.rate, steps=1, tensors=(("all parameters", 1, 0.0),)
             )
@@ -313,7 +313,7 @@ class RunWatch:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Step:
-    """One step: which canaries were added, as 0 or 1, its rate, clipping norm and noise."""
+    """Hold one step: which canaries were added, as 0 or 1, its rate, clipping norm and noise."""
 
     added: FloatArray
     rate: float

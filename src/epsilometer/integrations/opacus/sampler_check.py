@@ -34,28 +34,28 @@ def check(
     epochs: int | None = None,
     seed: int = 0,
 ) -> SamplerCheck:
-    """Compare the sampler of a loader with what the accountant assumes, and give the ε of both.
+    """Compare a loader's sampler with the one that the accountant assumes, with the ε of both.
 
-    Opacus with ``poisson_sampling=False`` reports the ε of Poisson sampling and says nothing. The ε
-    that is judged is the engine's own, for exactly the steps on its books; with ``epochs`` it is a
-    plan. Where no step is on the books, nothing stands.
+    With ``poisson_sampling=False``, Opacus reports the ε of Poisson sampling without a warning. The
+    judged ε is the engine's, for exactly the steps on its books; with ``epochs`` it is a plan.
+    Without booked steps, the result is *not tested*.
 
-    Guarantee: no batch is loaded and nothing is trained. Loaders of torch and Opacus are known by
-        their samplers, and no random number of theirs is used up.
-    Assumption: the whole loader is used in every epoch. Other samplers are watched (indices
-        only), which moves their randomness on. Where the loader shuffles, the real ε is that of
-        whole epochs and of the most noise, which it is at least.
+    Guarantee: no batch is loaded and nothing is trained. Loaders of torch and Opacus are recognised
+        by their samplers, without using their random numbers.
+    Assumption: every epoch uses the whole loader. Other samplers are watched (indices only), which
+        advances their randomness. If the loader shuffles, the real ε is a lower bound: that of
+        whole epochs and of the most noise.
 
     Args:
         privacy_engine_or_loader: The ``PrivacyEngine``, together with ``loader``; or the loader
             that ``make_private`` returned, together with ``optimizer``.
-        optimizer: The ``DPOptimizer``. Before the first step it says how much noise there will be.
-            After training it says whether steps are missing from the books, where the optimiser
-            counts them as Adam does.
-        loader: The loader that ``make_private`` returned, where an engine comes first.
+        optimizer: The ``DPOptimizer``. Before the first step it provides the noise multiplier.
+            After training it shows whether steps are missing from the books, if it counts them like
+            Adam.
+        loader: The loader from ``make_private``, if the first argument is an engine.
         delta: δ of both ε.
-        epochs: How many are planned; by default what is on the engine's books is checked, and a
-            plan of one epoch where no engine is given.
+        epochs: Number of planned epochs; by default the engine's books are checked, or a plan of
+            one epoch without an engine.
         seed: Seed for watching unknown samplers.
     """
     engine = privacy_engine_or_loader
@@ -103,7 +103,7 @@ def _as_booked(entry: Any) -> Booked:
 def _plan(
     booked: list[Booked], engine: Any, optimizer: Any, loader: Any, epochs: int | None
 ) -> tuple[list[Booked], bool]:
-    """Return what is on the books or is planned, and whether it is a plan."""
+    """Return the booked or planned history, and whether it is a plan."""
     if booked:
         noise, rate = max(noise for noise, _, _ in booked), booked[-1][1]
     elif optimizer is None:
@@ -122,7 +122,7 @@ def _plan(
 
 
 def _recognise(loader: Any, booked: float, seed: int) -> tuple[Sampler | None, str, int | None]:
-    """Return a loader's sampler, its name and batch size; watched where its type says nothing."""
+    """Return a loader's sampler, its name and batch size; it is watched if its type is unknown."""
     known = find_sampler(loader)
     if known is not None:
         return known, describe_sampler(known), loader.batch_size

@@ -1,7 +1,7 @@
-"""Set a training up on a dataset and on its neighbours: does one record change what is public?
+"""Set up training on a dataset and on its neighbours: does one record change public values?
 
 Opacus divides the noisy sum by ⌊n·q⌋ and draws with q = 1/⌈n/batch⌉. Both may change with n, the
-number of records, which nothing hides.
+number of records, and noise does not hide them.
 """
 
 import warnings
@@ -34,7 +34,7 @@ from epsilometer.sampling.samplers import Poisson
 NORMALISATION = "normalisation"
 RATE = "sampling rate"
 SETTINGS = "noise and clipping norm"
-_ROUNDING = 1e-5  # relative, of a divisor that is measured in float32
+_ROUNDING = 1e-5  # relative, of a divisor measured in float32
 _CAVEAT = (
     "The set-up alone was compared, on datasets of one record more and one less; where neighbours "
     "have as many records (zeroing out, replacing), n is public, and nothing here is a leak."
@@ -43,15 +43,15 @@ _CAVEAT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a training of n records is set up with, as one step shows it.
+    """Hold the settings of training on n records, as measured in one step.
 
     Attributes:
         records: n.
-        divisor: What the step divides the noisy sum by, as measured.
+        divisor: Measured divisor of the noisy sum.
         rate: Rate at which batches are drawn.
         noise_multiplier: σ.
         clip_norm: C.
-        parameters: Coordinates that are trained.
+        parameters: Number of trainable parameters.
     """
 
     records: int
@@ -71,27 +71,26 @@ def replay_setup(
     delta: float | None = None,
     seed: int = 0,
 ) -> Audit:
-    """Set a training up on n, n − 1 and n + 1 records, and compare what its steps divide by.
+    """Set up training on n, n − 1 and n + 1 records, and compare the divisors of their steps.
 
-    ``make_private`` divides by ⌊n·q⌋. Where one record changes that number, it changes what all
-    others contribute, and the scale of the noise: by more than C. Where it stays for this n, the
-    nearest smaller size at which it changes is searched, and remarked.
+    ``make_private`` divides by ⌊n·q⌋. If one record changes this number, it changes the
+    contributions of all others, and the scale of the noise: by more than C. If it does not for this
+    n, the nearest smaller size at which it does is searched, and becomes a remark.
 
     Guarantee: a set-up with a fixed divisor, rate, noise and clipping norm is never violated.
-        Random streams are afterwards as they were.
+        Random streams are restored.
     Assumption: neighbours differ by adding or removing a record, as the accountants of Opacus
-        assume. A claim with adjacency ``"zero_out"`` or ``"replace"`` makes n public: what would
-        be violated is a remark then.
+        assume. A claim with adjacency ``"zero_out"`` or ``"replace"`` makes n public: then
+        violations become remarks.
 
     Args:
-        make: Your own set-up, a function of a dataset. It returns what ``make_private`` did:
+        make: Your set-up, a function of a dataset. It returns the result of ``make_private``:
             (model, optimizer, loader), with the criterion before the loader for ghost clipping.
         dataset: A torch ``Dataset`` with indices, or a tuple of tensors.
-        loss: As of :func:`replay`; by default the criterion that ``make`` returned, or
-            ``CrossEntropyLoss``.
-        claim: What is claimed, if it is to be shown beside.
+        loss: See :func:`replay`; by default the criterion from ``make``, or ``CrossEntropyLoss``.
+        claim: The claim to show in the report, if any.
         delta: δ of a claim that is a number.
-        seed: Seed of everything random in the set-up and its step.
+        seed: Seed of all randomness in the set-up and its step.
 
     Example:
         >>> import torch, warnings
@@ -116,7 +115,7 @@ def replay_setup(
 
         def set_up(size: int) -> Setup:
             streams.seed(seed)
-            places = [place % count for place in range(size)]  # a record more is one twice
+            places = [place % count for place in range(size)]  # the additional record is a copy
             return measure_setup(make(take_dataset(dataset, places)), loss, records=size)
 
         setups = [set_up(size) for size in (count, count - 1, count + 1) if size > 0]
@@ -143,8 +142,8 @@ def compare_setups(
     """Judge whether set-ups of neighbouring datasets agree.
 
     Args:
-        setups: That of all records first, then those of its neighbours.
-        elsewhere: Set-ups of two other neighbours that do not agree, where these all do.
+        setups: The set-up with all records first, then those of its neighbours.
+        elsewhere: Set-ups of two other neighbours that do not agree, if these all do.
         public: Whether the number of records is public.
     """
     own, *others = setups
@@ -188,7 +187,7 @@ def compare_setups(
 
 
 def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Setup:
-    """Take one step with what ``make_private`` returned, and measure its divisor."""
+    """Take one step with the result of ``make_private``, and measure its divisor."""
     if not isinstance(made, Sequence) or len(made) not in (3, 4):
         raise InvalidArgument(
             "Expected make(dataset) to return what make_private returned, (model, optimizer, "
@@ -211,7 +210,7 @@ def measure_setup(made: Sequence[Any], loss: Loss | None, *, records: int) -> Se
 
 
 def take_dataset(dataset: Any, places: Sequence[int]) -> Any:
-    """Return the dataset of the records at some places; a place may occur twice."""
+    """Return the dataset of the records at the given indices, which may repeat."""
     if type(dataset) is TensorDataset:
         return TensorDataset(*take_records(tuple(dataset.tensors), places))
     if isinstance(dataset, tuple):
@@ -234,13 +233,13 @@ def _count(dataset: Any) -> int:
 
 
 def _draw_batch(loader: Any) -> Any:
-    """Return the first few records, put together as the loader does."""
+    """Return the first few records, collated like the loader's batches."""
     records = [loader.dataset[place] for place in range(min(4, len(loader.dataset)))]
     return loader.collate_fn(records)
 
 
 def _measure_divisor(model: Any, optimizer: Any, compute: Any, batch: Any) -> float:
-    """Return what a step divides the noisy sum by: its norm before, over its norm after."""
+    """Return the divisor of the noisy sum: its norm before the step, over its norm after."""
     norms: dict[str, float] = {}
     own_noise, said = optimizer.add_noise, read_scale(optimizer)
 
@@ -273,10 +272,10 @@ def _measure_divisor(model: Any, optimizer: Any, compute: Any, batch: Any) -> fl
 
 
 def _bound_change(own: Setup, other: Setup) -> float:
-    """Return what one record can change in the worst case, in clipping norms.
+    """Return the largest change by one record, in clipping norms.
 
-    Divided by B with it and by B' without, sums S and S' with the same noise differ by S − S'·B/B'.
-    Where B' records point the other way, as many as are expected, that is 1 + |B − B'|.
+    With divisors B with it and B' without it, sums S and S' with the same noise differ by S −
+    S'·B/B'. If B' records, the expected number, point the other way, this is 1 + |B − B'|.
     """
     return 1 + abs(own.divisor - other.divisor)
 
@@ -286,7 +285,7 @@ def _agree(setups: Sequence[Setup]) -> bool:
 
 
 def _search_change(set_up: Callable[[int], Setup], own: Setup) -> tuple[Setup, Setup] | None:
-    """Search two neighbouring sizes below at which a set-up changes; None where it does not."""
+    """Search for two smaller neighbouring sizes with different set-ups; None if there are none."""
     low, high = set_up(max(1, own.records // 2)), own
     if _agree([low, high]):
         return None

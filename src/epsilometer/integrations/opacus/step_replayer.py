@@ -1,4 +1,4 @@
-"""Take one user's own Opacus step on a batch, and keep what it hands to the inner optimiser."""
+"""Take the user's Opacus step on a batch, and record what it passes to the inner optimiser."""
 
 import math
 import warnings
@@ -25,18 +25,18 @@ Loss: TypeAlias = Callable[..., Any]
 
 @dataclass(eq=False)
 class _Release:
-    """What one step released.
+    """Hold the release of one step.
 
     Attributes:
-        clip_norm: C as it was when noise was added.
+        clip_norm: C when noise was added.
         noisy: Gradients just after noise, for each time that noise was added.
-        sums: Gradients just before, likewise; empty where the optimiser keeps none.
-        final: What the inner optimiser was given, where that is kept.
-        scale: What a right optimiser divides by before that.
-        reached: Whether the inner optimiser was given anything.
-        coarsest: Relative precision of the coarsest arithmetic on the way.
+        sums: Gradients just before noise, likewise; empty if the optimiser keeps none.
+        final: Input of the inner optimiser, if it is recorded.
+        scale: Divisor of a correct optimiser before that.
+        reached: Whether any gradient reached the inner optimiser.
+        coarsest: Relative precision of the coarsest arithmetic used.
         moved: Whether an accelerator drew random numbers before the noise.
-        adjusted: σ as Opacus' adaptive ghost clipping sets it for a batch; None elsewhere.
+        adjusted: σ that Opacus's adaptive ghost clipping sets for a batch; None otherwise.
     """
 
     clip_norm: float
@@ -53,15 +53,15 @@ class _Release:
 class StepReplayer:
     """Take the user's step on neighbouring batches; see ``conformance.neighbours.Replayer``.
 
-    Compared is the gradient just after noise. What follows is post-processing if it makes the same
-    of the same noisy gradient, whatever the records: that can be tried, by ``noisy`` of a run.
+    It compares the gradient just after noise. What follows is post-processing if its result depends
+    on the noisy gradient only, which ``noisy`` of a run tests.
 
     Args:
-        rewinder: Takes the training back before every step.
+        rewinder: Restores training before every step.
         model: The module.
         optimizer: The ``DPOptimizer``.
-        loss: As of :func:`replay`.
-        batch: As of :func:`replay`.
+        loss: See :func:`replay`.
+        batch: See :func:`replay`.
         seed: Seed of the randomness of all steps.
     """
 
@@ -73,15 +73,15 @@ class StepReplayer:
         self._batch = batch
         self._seeds = np.random.SeedSequence(seed)
         self._release: _Release | None = None
-        self._given: Sequence[Sequence[Any]] = ()  # noisy gradients to take in place of own ones
+        self._given: Sequence[Sequence[Any]] = ()  # noisy gradients that replace those of the step
         self._keeps = False
         self.count = count_records(batch)
         self.labelled = bool(find_labels(batch))
         self.steps = 0
-        self.coarsest = 0.0  # relative precision met so far
+        self.coarsest = 0.0  # coarsest relative precision so far
         self.endless: list[str] = []  # changes that made gradients infinite, in words
         self.adjusted: set[float] = set()  # σ that Opacus set by the size of a batch
-        self.jitter = 0.0  # what two equal steps differ by, in clipping norms
+        self.jitter = 0.0  # difference of two equal steps, in clipping norms
 
     def run(
         self,
@@ -90,12 +90,12 @@ class StepReplayer:
         noisy: Sequence[Sequence[Any]] = (),
         keep: bool = False,
     ) -> Replayed:
-        """Take the step on this batch, with the randomness of all batches of the same place.
+        """Take the step on this batch, with the randomness of all batches of the same index.
 
         Args:
             neighbour: The batch.
             noisy: Gradients that replace those of the step just after noise.
-            keep: Whether what the inner optimiser is given is kept.
+            keep: Whether to record the input of the inner optimiser.
         """
         key = (*self._seeds.spawn_key, neighbour.place, int(neighbour.alike))
         entropy = np.random.SeedSequence(self._seeds.entropy, spawn_key=key)
@@ -111,12 +111,12 @@ class StepReplayer:
             self._take_step(make_neighbour(self._batch, neighbour))
         except EpsilometerError as error:
             return Replayed(released=None, state="", error=error.shareable)
-        except Exception as error:  # reported by its kind: its text may hold a record
+        except Exception as error:  # only its type is reported: its text may contain a record
             return Replayed(released=None, state="", error=type(error).__name__)
         return self._conclude(neighbour, self._release)
 
     def measure(self, first: Replayed, second: Replayed) -> Distance:
-        """Measure how far two releases are apart; sums before noise where noise hides them."""
+        """Measure the distance of two releases; of sums before noise if noise hides them."""
         one, two = first.released, second.released
         if not (one.noisy and two.noisy):  # noise that is added elsewhere
             scaled = [[[each * release.scale for each in release.final]] for release in (one, two)]
@@ -127,12 +127,12 @@ class StepReplayer:
         return found
 
     def measure_final(self, first: Replayed, second: Replayed) -> float:
-        """Measure how far apart the gradients are that were applied, relative to their norm."""
+        """Measure the distance of the applied gradients, relative to their norm."""
         distance, size, _ = _measure_distance(first.released.final, second.released.final)
         return distance / size if size else distance
 
     def find_obstacle(self, run: Replayed, base: Replayed) -> str:
-        """Say why a run cannot be compared with that of the batch as it is; empty if it can."""
+        """Say why a run cannot be compared with that of the original batch; empty if it can."""
         if run.error:
             return f"the step raised {run.error[:80]}"
         if run.refused:
@@ -156,7 +156,7 @@ class StepReplayer:
             self._look_after_noise()
             return done
 
-        # Instance attributes, which the rewinder takes off again.
+        # Instance attributes, which the rewinder removes again.
         optimizer.add_noise = add_noise
         optimizer.original_optimizer.step = self._look_at_release
         hook = self._model.register_forward_pre_hook(self._look_at_precision)
@@ -187,7 +187,7 @@ class StepReplayer:
                 torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
             ):
                 release.coarsest = max(release.coarsest, 2.0**-10)  # TF32 has 10 bits
-            # Small gradients of float16 lose far more bits than large ones do.
+            # Small gradients in float16 lose far more bits than large ones.
             precision = 2.0**-6 if kind == torch.float16 else torch.finfo(kind).eps
             release.coarsest = max(release.coarsest, precision)
 
@@ -205,14 +205,14 @@ class StepReplayer:
             release.sums.append(sums)
 
     def _look_after_noise(self) -> None:
-        """Keep the noisy gradients, or put those in their place that were given."""
+        """Record the noisy gradients, or replace them with the given ones."""
         parameters, release = list(self._optimizer.params), self._taken
         turn = len(release.noisy)
         if turn < len(self._given):
             for parameter, gradient in zip(parameters, self._given[turn], strict=True):
                 parameter.grad = gradient.clone().view_as(parameter)
         gradients = [each.grad for each in parameters if each.grad is not None]
-        # What follows may change them in place.
+        # Later code may change them in place.
         release.noisy.append([each.detach().clone() for each in gradients])
         if release.sums and self._is_precise(release.noisy[-1], release.clip_norm):
             release.sums.clear()  # memory: noise hides nothing
@@ -223,7 +223,7 @@ class StepReplayer:
         return 2 * find_precision(gradients) * size <= 0.25 * clip_norm
 
     def _look_at_release(self, *args: Any, **kwargs: Any) -> None:
-        """Stand in for the step of the inner optimiser: keep what it is given."""
+        """Replace the step of the inner optimiser: record its input."""
         optimizer, release = self._optimizer, self._taken
         gradients = [
             parameter.grad.detach()
@@ -254,7 +254,7 @@ class StepReplayer:
     def _measure(
         self, one: _Release, two: _Release, first: list[list[Any]], second: list[list[Any]]
     ) -> Distance:
-        """Measure the largest distance of all times that noise was added."""
+        """Measure the largest distance over all times that noise was added."""
         if len(first) != len(second):
             return Distance(math.inf, 0.0)
         clip_norm = one.clip_norm
@@ -268,7 +268,7 @@ class StepReplayer:
 
 
 def as_step(loss: Loss) -> Callable[[Any, Any], Any]:
-    """Return the function of a model and a batch that computes the loss, as users give it."""
+    """Return the user's loss as a function of a model and a batch."""
     kinds = {kind.__name__ for kind in type(loss).__mro__}
     origin = str(getattr(loss, "__module__", "") or "")
     ready = isinstance(loss, torch.nn.Module) or "DPLossFastGradientClipping" in kinds
@@ -290,7 +290,7 @@ def as_step(loss: Loss) -> Callable[[Any, Any], Any]:
 
 
 def read_scale(optimizer: Any) -> float:
-    """Return what a right optimiser divides the noisy sum by."""
+    """Return the divisor by which a correct optimiser divides the noisy sum."""
     if optimizer.loss_reduction != "mean":
         return 1.0
     try:

@@ -1,4 +1,4 @@
-"""Watch which gradients move the parameters: those that were given noise, and no others."""
+"""Check that only gradients with noise move the parameters."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,19 +20,19 @@ from epsilometer.types import FloatArray
 NAME = "updates"
 _EXPECTED = "every update is made by a gradient with noise"
 _KEPT = 256  # coordinates of gradients and parameters that are compared
-_LARGEST = 16  # tensors that they are taken from; of the others norms are compared
+_LARGEST = 16  # tensors with compared coordinates; of the others, norms are compared
 _RELATIVE = 1e-3  # of the gradient, for rounding of float32
 
 
 class UpdateWatch:
     """Watch every step of every torch optimiser that holds one of the parameters.
 
-    A step is explained where its gradient is a multiple of the last one that was given noise. A
-    gradient that was changed after its noise (cut, say) moves parameters in a private step, and is
-    told apart.
+    A step is explained if its gradient is a multiple of the last gradient with noise. A gradient
+    that was changed after its noise (by clipping, for example) moves parameters in a private step,
+    and is reported separately.
 
     Args:
-        parameters: Which are trained.
+        parameters: Trainable parameters.
         inner: The optimiser inside the private one.
         due: Called just before it applies a gradient of a private step.
     """
@@ -48,7 +48,7 @@ class UpdateWatch:
         places = choose_sketch(sizes[self._looked].tolist(), total=_KEPT)
         self._places = [torch.from_numpy(place).to(self._parameters[0].device) for place in places]
         self._released: FloatArray | None = None  # the last gradient with noise
-        self._applied: FloatArray | None = None  # what the private step made of it
+        self._applied: FloatArray | None = None  # the same, after the private step
         self._left: FloatArray | None = None  # parameters after the last step
         self._call, self._due = due, False
         self._private = self._changed = self._moved = 0
@@ -57,11 +57,11 @@ class UpdateWatch:
             register_optimizer_step_pre_hook(call_weakly(self._before)),
             register_optimizer_step_post_hook(call_weakly(self._after)),
         ]
-        for hook in self._hooks:  # torch keeps them for all optimisers: an audit may be dropped
+        for hook in self._hooks:  # torch keeps them for all optimisers, but an audit may be dropped
             weakref.finalize(self, hook.remove)
 
     def close(self) -> None:
-        """Watch no more, neither steps nor where parameters are."""
+        """Stop watching steps and parameters."""
         self.look_for_moves()
         self._left = None
         for hook in self._hooks:
@@ -69,11 +69,11 @@ class UpdateWatch:
 
     @property
     def bare(self) -> int:
-        """Updates by gradients without noise."""
+        """Number of updates by gradients without noise."""
         return len(self._bare)
 
     def look_for_moves(self) -> None:
-        """Record whether parameters are where the last step left them."""
+        """Record whether parameters changed since the last step."""
         if self._left is not None and not np.array_equal(
             self._left, self._sketch(self._parameters), equal_nan=True
         ):
@@ -86,7 +86,7 @@ class UpdateWatch:
         self._due = True
 
     def expect(self) -> None:
-        """Record that noise was added, maybe by another process: the next step is due."""
+        """Record that noise was added, possibly by another process: the next step is due."""
         self._released, self._due = None, True
 
     def check(self) -> Check:
@@ -100,12 +100,12 @@ class UpdateWatch:
         elif self._moved:
             seen = (
                 f"parameters changed {self._moved:,} times outside of steps, by no optimiser: "
-                "harmless where it is a projection or a checkpoint"
+                "harmless if it is a projection or a checkpoint"
             )
         elif self._changed:
             seen = (
                 f"{self._changed:,} of {self._private:,} gradients were changed after their noise: "
-                "harmless where no record was used again, which replay tests"
+                "harmless if no record was used again, which replay tests"
             )
         elif not self._private:
             seen = "no update was seen"

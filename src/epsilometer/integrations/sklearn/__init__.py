@@ -1,4 +1,4 @@
-"""Read data of scikit-learn, and prepare its classifiers for tables of numbers and words."""
+"""Read tables for scikit-learn, and prepare its models for numbers and words."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 
 MODELS = ("naive-bayes", "logistic", "knn", "random-forest", "mlp")
 REGRESSORS = ("linear", "ridge", "knn", "random-forest", "boosting", "mlp")
-_WORDS = 1000  # different words of a column that become columns of their own
+_WORDS = 1000  # different words of a column that become separate columns
 _QUARTILES = 4
-_MOST = 500_000  # records that are audited unasked
-_MISSING = frozenset({"na", "n/a", "nan", "null", "?"})  # labels that say that there is none
-_FEW = 10  # different numbers of a column that are groups as they are
-_BINS = 10  # into which naive Bayes cuts numbers
+_MOST = 500_000  # records that are audited by default
+_MISSING = frozenset({"na", "n/a", "nan", "null", "?"})  # labels that mean a missing value
+_FEW = 10  # different numbers of a column that are used as groups directly
+_BINS = 10  # into which naive Bayes bins numbers
 _KNOWN = (
     "The lists of words in each column are taken as known to everybody: that a word is among them "
     "does not count as risk."
@@ -34,14 +34,14 @@ _KNOWN = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prepared:
-    """A classifier for a table, and the table as it takes it.
+    """Hold a model for a table, and the table in the model's format.
 
     Attributes:
         estimator: Not fitted.
-        X: Numbers, nan where one is missing; words by their places.
+        X: Numbers, nan for missing ones; words as their index.
         names: Names of the columns.
-        categorical: Which columns hold places of words, or of bins.
-        caveats: What a reader must know.
+        categorical: Which columns hold indices of words or bins.
+        caveats: Caveats for the report.
     """
 
     estimator: Any
@@ -54,15 +54,15 @@ class Prepared:
 def prepare(model: str, features: Table, *, seed: int = 0) -> Prepared:
     """Return a classifier by its name, for these columns.
 
-    ``naive-bayes`` is ``GaussianNB`` where all columns are of numbers, else ``CategoricalNB`` with
-    numbers cut at their deciles. For the others, missing numbers are filled with the median,
-    numbers scaled and words spread over columns of their own, in a pipeline that is refitted with
-    the model. Forests take words by their places.
+    ``naive-bayes`` is ``GaussianNB`` if all columns are numbers, else ``CategoricalNB`` with
+    numbers binned at their deciles. For the others, a pipeline fills missing numbers with the
+    median, scales numbers and one-hot encodes words; it is refitted with the model. Forests take
+    words as their index.
 
     Args:
         model: One of ``MODELS``.
         features: The columns to predict from.
-        seed: Seed of models that are random.
+        seed: Seed of random models.
     """
     if model not in MODELS:
         raise InvalidArgument(
@@ -94,7 +94,7 @@ def prepare_regressor(model: str, features: Table, *, seed: int = 0) -> Prepared
     Args:
         model: One of ``REGRESSORS``.
         features: The columns to predict from.
-        seed: Seed of models that are random.
+        seed: Seed of random models.
     """
     if model not in REGRESSORS:
         raise InvalidArgument(
@@ -120,13 +120,13 @@ def prepare_regressor(model: str, features: Table, *, seed: int = 0) -> Prepared
 def with_preprocessing(
     estimator: Any, features: Table, *, scaled: bool = True, spread: bool = True
 ) -> Prepared:
-    """Return an estimator behind what columns need: gaps filled, words spread, numbers scaled.
+    """Return a pipeline that fills gaps, encodes words and scales numbers before an estimator.
 
     Args:
-        estimator: Takes numbers.
+        estimator: Estimator that takes numbers.
         features: The columns to predict from.
-        scaled: Whether numbers are brought to mean 0 and variance 1.
-        spread: Whether words are spread over columns of their own.
+        scaled: Whether numbers are scaled to mean 0 and variance 1.
+        spread: Whether words are one-hot encoded.
     """
     with needs("sklearn", extra="sklearn"):
         from sklearn.compose import ColumnTransformer
@@ -202,23 +202,22 @@ def _check_columns(features: Table) -> None:
 
 @dataclass(frozen=True)
 class TableModel:
-    """A classifier, and the table of people that it is trained on.
+    """Configure a classifier, and the table of people on which it is trained.
 
     Attributes:
-        file: ``.csv``, ``.tsv``, ``.parquet``, ``.arrow`` or ``.xlsx``, with a line of names; cells
-            may be empty. Or the URL of a database, without a password.
-        label: The column that is predicted.
-        model: One of ``MODELS``; or a function without arguments
-            that returns an estimator.
-        drop: Columns that are left out.
+        file: ``.csv``, ``.tsv``, ``.parquet``, ``.arrow`` or ``.xlsx``, with a header; cells may be
+            empty. Or the URL of a database, without a password.
+        label: The column to predict.
+        model: One of ``MODELS``, or a function without arguments that returns an estimator.
+        drop: Columns to leave out.
         group: Columns whose groups are compared.
-        encoding: Encoding of a text, by its Python name; None: detected.
-        delimiter: What separates cells of a text; None: found.
-        decimal: Point or comma of a text's numbers, where the other separates thousands; None:
-            found.
-        query: What a database is asked, written into the result; None: for its only table.
-        rows: How many records are drawn at random for the audit; None: all, up to 500,000.
-        seed: Seed of models that are random, and of what is drawn.
+        encoding: Encoding of a text file, by its Python name; None: detected.
+        delimiter: Separator of cells in a text file; None: detected.
+        decimal: Decimal point or comma in a text file, if the other separates thousands; None:
+            detected.
+        query: Query for a database, which the result contains; None: its only table.
+        rows: Number of records drawn at random for the audit; None: all, up to 500,000.
+        seed: Seed of random models, and of drawn records.
 
     Example:
         >>> import tempfile, pathlib
@@ -249,7 +248,7 @@ class TableModel:
         _validate.whole(1, rows=1 if self.rows is None else self.rows)
 
     def load(self) -> dict[str, Any]:
-        """Read the table: ``estimator``, ``X``, ``y``, and what their columns are."""
+        """Read the table: ``estimator``, ``X``, ``y``, and the meaning of columns."""
         table = self._draw(self._read())
         y = self._read_label(table.column(self.label))
         features = _read_features(table.without(self.label, *self.drop))
@@ -320,7 +319,7 @@ class TableModel:
 
 @dataclass(frozen=True)
 class TableRegressor(TableModel):
-    """A regressor, and the table of people that it is trained on: fields as of ``TableModel``.
+    """Configure a regressor and its table of people: fields as for ``TableModel``.
 
     Example:
         >>> import tempfile, pathlib
@@ -354,7 +353,7 @@ class TableRegressor(TableModel):
 
 
 def _read_features(table: Table) -> Table:
-    """Return columns with spelled numbers read, and notes on what was guessed and what is odd."""
+    """Return columns with numbers parsed from text, and notes on guesses and oddities."""
     columns, notes = [], list(table.notes)
     for each in table.columns:
         column, note = read_spelled(each)
@@ -388,7 +387,7 @@ def _read_labels(column: Column) -> NDArray[Any]:
 
 
 def _find_groups(column: Column) -> NDArray[Any]:
-    """Return the group of each record: its word, its number, or the quarter of its number."""
+    """Return the group of each record: its word, its number, or the quartile of its number."""
     if column.words is None and np.unique(column.values).size > _FEW:
         column = cut_at_quantiles(column, _QUARTILES)
     return take_words(column)

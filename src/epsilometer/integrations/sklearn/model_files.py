@@ -1,7 +1,7 @@
-"""Load classifiers from files of skops and ONNX; and of joblib and pickle, where they are trusted.
+"""Load classifiers from skops and ONNX files, and from trusted joblib and pickle files.
 
-Whoever loads a pickle runs what it says. So the two are read only by ``load_trusted``, which
-settings name as a function: no file can make us call it unless the user says ``--trust``.
+Loading a pickle runs its code. So these two are read only by ``load_trusted``, which settings name
+as a function: no file can trigger it unless the user passes ``--trust``.
 """
 
 import io
@@ -26,16 +26,16 @@ from epsilometer.types import BoolArray, FloatArray
 
 _TRUSTED = (".joblib", ".pkl", ".pickle")
 ENDINGS = (".skops", ".onnx", *_TRUSTED)
-OWN = "own"  # the recipe that is the fitted model's settings
+OWN = "own"  # the recipe that uses the fitted model's settings
 _IN = frozenset({"1", "true", "yes", "in", "train", "training", "member"})
 _OUT = frozenset({"0", "false", "no", "out", "test", "testing", "other"})
 _GAPS = frozenset({"", "na", "n/a", "nan", "null", "none"})  # which pandas reads as missing
-_NAMED = 5  # columns that an error names
+_NAMED = 5  # largest number of columns in an error message
 _CLASSES = ("classlabels_strings", "classlabels_int64s", "classlabels_ints", "cats_int64s")
 
 
 def is_model_file(text: str) -> bool:
-    """Tell whether a text names the file of a fitted model.
+    """Tell whether a string is the path of a fitted model's file.
 
     Example:
         >>> is_model_file("model.skops"), is_model_file("naive-bayes")
@@ -45,18 +45,18 @@ def is_model_file(text: str) -> bool:
 
 
 def load_safely(path: Path) -> Any:
-    """Return the model of a file that runs nothing when it is read: skops, or ONNX.
+    """Load a model from a file that runs no code when read: skops or ONNX.
 
     Raises:
-        InvalidArgument: It is of another kind, or names types that skops does not know.
+        InvalidArgument: It is of another kind, or contains types that skops does not know.
     """
     content, ending = read_model_file(path), path.suffix.lower()
     if ending == ".onnx":
         return OnnxClassifier(content)
     if ending != ".skops":
         raise InvalidArgument(
-            f"Expected --trust to load {path.name!r}: reading {ending or 'such a file'} runs what "
-            "it says. Save the model by skops.io.dump, or say that you trust the file."
+            f"Expected --trust to load {path.name!r}: reading {ending or 'such a file'} runs its "
+            "code. Save the model with skops.io.dump, or say that you trust the file."
         )
     with needs("skops", extra="models"):
         from skops.io import get_untrusted_types, loads
@@ -66,12 +66,12 @@ def load_safely(path: Path) -> Any:
             return loads(content)
     raise InvalidArgument(
         f"Expected types in {path.name!r} that skops knows, found {', '.join(unknown[:_NAMED])}. "
-        "Say --trust if you trust the file."
+        "Pass --trust if you trust the file."
     )
 
 
 def load_trusted(path: Path) -> Any:
-    """Return the model of any file, which may run code: of skops, ONNX, joblib or pickle."""
+    """Load a model from any file, which may run code: skops, ONNX, joblib or pickle."""
     content, ending = read_model_file(path), path.suffix.lower()
     if ending == ".onnx":
         return OnnxClassifier(content)
@@ -86,7 +86,7 @@ def load_trusted(path: Path) -> Any:
 
 
 class _name_damage:  # noqa: N801 - a context manager, as suppress is
-    """Turn what a library says of a file that it cannot read into a sentence."""
+    """Turn a library's error about an unreadable file into a sentence."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,12 +103,12 @@ class _name_damage:  # noqa: N801 - a context manager, as suppress is
 
 
 class OnnxClassifier:
-    """A classifier of ONNX, which is asked as one of scikit-learn is.
+    """Wrap an ONNX classifier with the interface of scikit-learn.
 
     Attributes:
         classes_: The labels, in the order of probabilities.
-        feature_names_in_: Names of inputs, where every column is its own input.
-        n_features_in_: Columns, where all are one input.
+        feature_names_in_: Names of inputs, if every column is a separate input.
+        n_features_in_: Number of columns, if all are one input.
     """
 
     _estimator_type = "classifier"
@@ -147,7 +147,7 @@ class OnnxClassifier:
             ) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the classes: all else is in the bytes of the file, which are searched."""
+        """Return the classes: everything else is in the bytes of the file, which are searched."""
         return {"classes_": self.classes_}
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803 - as in scikit-learn
@@ -182,7 +182,7 @@ class OnnxClassifier:
 
 
 def _show_tensors(model: Any) -> None:
-    """Have probabilities as a tensor, where ZipMap would make a dictionary per record of it."""
+    """Return probabilities as a tensor instead of ZipMap's dictionary per record."""
     from onnx import TensorProto
     from onnx.helper import make_tensor_value_info
 
@@ -194,7 +194,7 @@ def _show_tensors(model: Any) -> None:
 
 
 def _make_session(model: Any) -> Callable[[list[str], dict[str, Any]], list[Any]]:
-    """Return what runs the graph: onnxruntime where it is installed, else the slow reference."""
+    """Return a session that runs the graph: onnxruntime if installed, else the slow reference."""
     if has("onnxruntime"):
         import onnxruntime
 
@@ -211,7 +211,7 @@ def _make_session(model: Any) -> Callable[[list[str], dict[str, Any]], list[Any]
 
 
 def _cast(values: NDArray[Any], declared: Any) -> NDArray[Any]:
-    """Return values as an input of ONNX is declared."""
+    """Convert values to the declared type of an ONNX input."""
     from onnx.helper import tensor_dtype_to_np_dtype
 
     kind = np.dtype(tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type))
@@ -232,18 +232,17 @@ def _find_classes(model: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class FittedTable(TableModel):
-    """A fitted classifier of a file, and a table of the people that it was trained on.
+    """Load a fitted classifier from a file, and the table of people on which it was trained.
 
-    Without a recipe it is read for ``FittedClassifier``, with one for ``Classifier``. Other fields
-    are those of ``TableModel``.
+    Without a recipe it provides the arguments of ``FittedClassifier``, with one those of
+    ``Classifier``. Other fields are those of ``TableModel``.
 
     Attributes:
         model: The file: ``.skops`` or ``.onnx``; with ``reader`` also ``.joblib`` or ``.pkl``.
-        member: Column that says who was in: 1 or 0, yes or no, train or test. None: all were.
-        recipe: How models like it are trained: ``"own"``, with the settings of the fitted one; or a
-            function that returns an estimator, which takes the columns as the fitted one does.
-            None: no one knows.
-        reader: ``load_trusted`` loads any file, and may run what it says.
+        member: Column with membership: 1 or 0, yes or no, train or test. None: all were members.
+        recipe: How similar models are trained: ``"own"``, with the settings of the fitted one; or a
+            function that returns an estimator for the same columns. None: unknown.
+        reader: ``load_trusted`` loads any file, and may run its code.
     """
 
     model: str | Callable[[], Any] = "model.skops"
@@ -265,7 +264,7 @@ class FittedTable(TableModel):
             )
 
     def load(self) -> dict[str, Any]:
-        """Read the model and the table: all that the audit of either kind needs."""
+        """Read the model and the table: all that either kind of audit needs."""
         path = Path(str(self.model))
         model = (self.reader or load_safely)(path)
         if not hasattr(model, "classes_"):
@@ -326,7 +325,7 @@ class FittedTable(TableModel):
 
 
 def _say_attacked(member: BoolArray | None, records: int) -> str:
-    """Say what was attacked, and of which model leave-one-out risk is."""
+    """State which model was attacked, and which one leave-one-out risk is about."""
     if member is None or member.all():
         return (
             "Models trained by the recipe were attacked, not the fitted one: no record is known to "
@@ -340,7 +339,7 @@ def _say_attacked(member: BoolArray | None, records: int) -> str:
 
 
 def _match_labels(words: NDArray[Any], model: Any, name: str) -> NDArray[Any]:
-    """Return labels as the model has them, which may be numbers where a table has texts."""
+    """Convert labels to the model's, which may be numbers where a table has text."""
     classes = np.asarray(model.classes_)
     if classes.ndim != 1 or classes.dtype.kind not in "biufOUS":
         raise InvalidArgument("Expected a model of one label per record, got another.")
@@ -356,7 +355,7 @@ def _match_labels(words: NDArray[Any], model: Any, name: str) -> NDArray[Any]:
 
 
 def _spell(label: Any) -> Iterator[str]:
-    """Yield how a table may write a class."""
+    """Yield the spellings of a class in a table."""
     yield str(label)
     if isinstance(label, bool):
         yield from (str(int(label)), str(label).lower())
@@ -376,7 +375,7 @@ def _read_member(column: Column) -> BoolArray:
 
 
 def _list_features(model: Any, table: Table) -> tuple[Any, tuple[str, ...]]:
-    """Return the columns as the model takes them, by their names where it has these."""
+    """Return the columns in the model's order, by name if it has names."""
     names = getattr(model, "feature_names_in_", None)
     if names is not None:
         wanted = [str(name) for name in names]
@@ -409,7 +408,7 @@ def _list_features(model: Any, table: Table) -> tuple[Any, tuple[str, ...]]:
 
 
 def _take_values(column: Column) -> NDArray[Any]:
-    """Return a column as pandas would read it: what is missing is nan."""
+    """Return a column as pandas would read it: missing values are nan."""
     if column.words is None:
         return np.asarray(column.values, np.float64)
     words = [np.nan if word.lower() in _GAPS else word for word in column.words]

@@ -39,7 +39,7 @@ CHECKS = (
 
 
 def check(programs: Programs) -> Iterator[Place]:
-    """Yield all mistakes of a project, those in its tests left out: no ε leaves a test."""
+    """Yield all mistakes of a project, except in its tests, whose ε is not reported."""
     feeding = Feeding(programs)
     for find_mistakes in CHECKS:
         for place in find_mistakes(programs, feeding):

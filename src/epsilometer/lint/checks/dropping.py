@@ -32,7 +32,7 @@ def find_dropped_loaders(programs: Programs, feeding: Feeding) -> Iterator[Place
 def _find_drop(
     programs: Programs, feeding: Feeding, roles: Roles, call: Call, handed: ast.expr
 ) -> str:
-    """Say how the private loader of an engine is lost; empty if it is not."""
+    """Return how the private loader of an engine is lost; empty if it is not."""
     module, flow = roles.module, programs.flow
     if feeding.list_training_loops(Value(call.node, module)) or _is_read(module, call):
         return ""

@@ -15,7 +15,7 @@ from epsilometer.lint.roles import Loop, Roles, Source, Training
 def find_poisson_off(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield SHUF001: ``make_private(..., poisson_sampling=False)``.
 
-    Not where the loader draws by coins already, nor without noise: then no ε is promised.
+    Not if the loader already draws by coin tosses, nor without noise: then no ε is claimed.
     """
     asked = any(roles.reads_epsilon for roles in programs.roles.values())
     for roles in programs.roles.values():

@@ -36,9 +36,9 @@ _Step: TypeAlias = tuple[Module, Call, str, set[tuple[int, str]]]
 def find_overridden_noise(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield NOIS001: the noise is changed after ε was fixed, and the books do not follow.
 
-    Opacus books the noise that its optimizer has at every step, so that a change under
-    ``make_private`` is accounted for. The ε asked of ``make_private_with_epsilon``, or noise that
-    was calibrated to an ε and is never asked for another, is not.
+    Opacus books the optimizer's noise at every step, so a change after ``make_private`` is
+    accounted for. This does not hold for the target ε of ``make_private_with_epsilon``, nor for
+    noise calibrated to an ε that is never computed again.
     """
     for roles in programs.roles.values():
         module = roles.module
@@ -132,7 +132,7 @@ def _find_bypass(
         yield make_place("NOIS002", "error", module, remade.node, detail)
         return
     if kept == write_name(handed):
-        return  # one name for both: which one steps is a matter of order
+        return  # one name for both: which one steps depends on the order
     for origin in sorted(list_origins(programs.flow, Value(handed, module)) - {own}):
         for inner, step, name, origins in steps.get(origin, []):
             if own not in origins and _is_later(inner, step, module, call):

@@ -65,7 +65,7 @@ def list_cuts(programs: Programs, roles: Roles) -> list[Cut]:
 
 def _list_permuted(programs: Programs, module: Module) -> Iterator[Cut]:
     """Yield permutations that an inner loop cuts into slices."""
-    cuts: dict[ast.AST, dict[str, ast.AST]] = {}  # a loop is looked through once
+    cuts: dict[ast.AST, dict[str, ast.AST]] = {}  # a loop is searched once
     for call in module.calls:
         name = _find_permutation(module, call)
         loop = _find_epoch(programs, module, call.node) if name else None

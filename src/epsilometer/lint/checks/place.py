@@ -1,4 +1,4 @@
-"""Say where a mistake is made, and how grave it is with an accountant."""
+"""Locate a mistake, and determine its severity with an accountant."""
 
 import ast
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from epsilometer.lint.programs import Beside, Programs
 from epsilometer.lint.purposes import serves_other_ends
 from epsilometer.lint.rules import Severity
 
-# What an accountant's kind says; the first kind speaks loudest about a node.
+# The sentence for each kind of accountant; for a node, the first kind takes precedence.
 _SAYS: dict[Kind, str] = {
     "accountant": "assumes Poisson sampling.",
     "hedged": "prints two ε: the one that assumes Poisson sampling fails.",
@@ -21,18 +21,18 @@ _SAYS: dict[Kind, str] = {
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where a mistake is made: the call, and the part of it to point at.
+    """Locate a mistake: the call, and the part of it to report.
 
     Attributes:
-        rule_id: Which mistake.
-        severity: How grave it is.
+        rule_id: The rule.
+        severity: Its severity.
         module: Its file.
-        call: The node that is wrong; a comment on its lines switches the rule off.
+        call: The wrong node; a comment on its lines switches the rule off.
         line: Line to point at, from 1.
         column: Column to point at, in bytes from 0.
-        detail: What was seen.
-        beside: The module of the accountant, where that is another.
-        numbers: Options of the command that are known better than the code around says.
+        detail: What was observed.
+        beside: The module of the accountant, if it is another one.
+        numbers: Options of the command that are known better than from the surrounding code.
     """
 
     rule_id: str
@@ -67,9 +67,9 @@ def make_place(
 
 
 def judge(beside: Beside, module: Module) -> tuple[Severity, str]:
-    """Return how severe a mistake is with an accountant, and what that assumes.
+    """Return the severity of a mistake with an accountant, and the accountant's assumption.
 
-    It is an error only if an ε that does not hold is computed where the node runs.
+    It is an error only if a false ε is computed where the node runs.
     """
     accountant = beside.accountant
     place = f"{accountant.name} ({accountant.module.point_at(accountant.node, reader=module)})"
@@ -98,7 +98,7 @@ def report_beside(
 
     Args:
         programs: What runs together.
-        rule_id: Which mistake.
+        rule_id: The rule.
         module: Its file.
         call: The node that is wrong.
         shown: The part of it to point at.

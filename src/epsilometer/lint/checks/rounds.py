@@ -1,4 +1,4 @@
-"""Check that books last for the whole training: BOOK005."""
+"""Check that books cover the whole training: BOOK005."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ _COPIES = {"deepcopy", "copy", "clone", "fix", "load", "load_model"}
 def find_new_books(programs: Programs, _: Feeding) -> Iterator[Place]:
     """Yield BOOK005: an engine or accountant made again in every epoch or round of a training.
 
-    Not where a new model is made with it: then every turn is its own training.
+    Not if a new model is made with it: then every turn is a separate training.
     """
     restores, adds_up = cache(restores_books), cache(_adds_up)  # a file is read once
     turns = _Turns(programs)
@@ -46,7 +46,7 @@ def find_new_books(programs: Programs, _: Feeding) -> Iterator[Place]:
 
 
 class _Turns:
-    """Says which parts of a training are repeated. A loop or function is read once."""
+    """Find which parts of a training are repeated. A loop or function is read once."""
 
     def __init__(self, programs: Programs) -> None:
         self._project = programs.project

@@ -593,7 +593,13 @@ def add_more_to_one(number: int, mean: Arrays, noise: Arrays, memory: dict[str, 
 def test_what_is_not_released_does_not_leak(publish: Publish, rate: float | None) -> None:
     accounted = AccountedMean(noise_multiplier=1.0, clip_norm=1.0, server_rate=rate)
     watch = run_publisher(0, publish, accounted=accounted)
-    assert watch.finding().verdict == "conforms"
+    found = watch.finding()
+    assert found.verdict == "conforms"
+    unreleased = [
+        each.seen for each in found.checks if each.name == "arrays that were not released"
+    ]
+    assert len(unreleased) == (publish is not wait_twice)
+    assert all(text.endswith("'a'") for text in unreleased)
     assert watch.rounds == (6 if publish is wait_twice else 8)
     bound = watch.bound_epsilon(delta=1e-5, alpha=1e-3)
     assert (bound is None) == (publish is leave_first)  # of arrays of which some are missing

@@ -203,6 +203,11 @@ class RoundSums:
             if np.array_equal(released.get(name, ()), self._sent[name])
         ]
 
+    @property
+    def unreleased(self) -> list[str]:
+        """Names of the arrays that were not released in this round."""
+        return [name for place, name in enumerate(self._shapes) if place in self.sample.still]
+
     def leaves_all(self, released: Arrays) -> bool:
         """Tell whether nothing at all was released, for example because too few clients replied."""
         return bool(self._shapes) and len(self.list_still(released)) == len(self._shapes)

@@ -5,25 +5,32 @@ one half. Everything is a batched product of matrices, which a GPU does on its t
 model and step 21 GFLOP. Weights, sums and noise are in single precision; images, activations and
 what they are multiplied with in half. On a CPU all is in single precision.
 
+On a GPU the second convolution is done by the kernels of ``half_cuda.py``, which store no patches.
+Models are trained in groups whose batches are about as large, so that few places are empty.
+
 Images lie with channels last. A layer's weights are ``(models, outputs, inputs)``, where inputs of
 a convolution are the places of its patch, then channels, then a 1 for the bias, then zeros that
 fill up to a multiple of eight.
 """
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import cache
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import conv_transpose2d, pad
+from torch.nn.functional import pad
 
 FILTERS, KERNEL, HIDDEN, CLASSES = 64, 5, 512, 10
 _FIRST, _SECOND = 75, 1600  # inputs of a patch
 _WIDE = (80, 1608, 1608, 520)  # inputs of a layer with a 1 and zeros
 _OUTS = (FILTERS, FILTERS, HIDDEN, CLASSES)
 _REAL = (_FIRST, _SECOND, 1600, HIDDEN)
+Batch: TypeAlias = list[tuple[Tensor, Tensor, Tensor]]
+"""Groups: which models, the places of their records, and who of these is there."""
 
 
 class Networks:
@@ -45,14 +52,12 @@ class Networks:
             weight[..., : real + 1].uniform_(-side, side, generator=generator)
             self.layers.append(weight)
         self._generator = generator
-        self._pooling = _compiled_pooling() if compiled else (_pool, _unpool)
+        self._steps = _compile_steps() if compiled else _PLAIN_STEPS
 
-    def pick(self, which: list[int]) -> "Networks":
+    def pick(self, which: Tensor) -> "Networks":
         """Return copies of some models."""
-        few = Networks(
-            len(which), device=self.device, generator=self._generator, compiled=self.compiled
-        )
-        few.layers = [weight[which] for weight in self.layers]
+        few = copy(self)
+        few.models, few.layers = len(which), [weight[which] for weight in self.layers]
         return few
 
     def predict(self, patches: Tensor, *, dropout: bool) -> Tensor:
@@ -77,14 +82,14 @@ class Networks:
         hidden = torch.bmm(last, own[3])[..., :HIDDEN]
         hidden = hidden * seen["hidden kept"]
         flat = torch.bmm(hidden, own[2])[..., :1600]
-        unpool = self._pooling[1]
-        second = unpool(flat.reshape(every, 5, 5, FILTERS), seen["second taken"])
-        first = unpool(self._through_second(second, own[1]), seen["first taken"])
+        steps = self._steps
+        second = steps.unpool(flat.reshape(every, 5, 5, FILTERS), seen["second taken"])
+        first = steps.unpool(self._through_second(second, own[1]), seen["first taken"])
         first_own = torch.bmm(
             first.view(every, 784, FILTERS).transpose(1, 2), patches.view(every, 784, -1)
         )
         squares = _squares(first_own.flatten(1))
-        squares += self._squares_of_second(second, seen["second patches"])
+        squares += steps.square_gradients(second, seen["pooled"], own[1], kernel=KERNEL)
         for given, after in ((seen["flat"], hidden), (seen["hidden"], last)):
             squares += (_squares(given) * _squares(after)).view(-1)
         weights = there.view(-1) * squares.clamp_min(1e-20).rsqrt().clamp_max(1)
@@ -93,10 +98,7 @@ class Networks:
         second *= weights.view(every, 1, 1, 1)
         return [
             summed.view(models, FILTERS, -1).float(),
-            torch.bmm(
-                second.view(models, examples * 100, FILTERS).transpose(1, 2),
-                seen["second patches"],
-            ).float(),
+            steps.sum_gradients(second, seen["pooled"], own[1], kernel=KERNEL),
             torch.bmm((hidden * weights).transpose(1, 2), seen["flat"]).float(),
             torch.bmm((last * weights).transpose(1, 2), seen["hidden"]).float(),
         ]
@@ -104,24 +106,23 @@ class Networks:
     def _forward(self, patches: Tensor, *, dropout: bool) -> dict[str, Tensor]:
         models, examples = patches.shape[:2]
         every = models * examples
-        own = [weight.to(self.dtype).transpose(1, 2) for weight in self.layers]
-        first = torch.bmm(patches.view(models, examples * 784, -1), own[0])
-        pooled, first_taken = self._pool(first.view(every, 28, 28, FILTERS), dropout=dropout)
-        second_patches = _second_patches(pooled).view(models, examples * 100, -1)
-        second = torch.bmm(second_patches, own[1])
-        pooled, second_taken = self._pool(second.view(every, 10, 10, FILTERS), dropout=dropout)
+        own = [weight.to(self.dtype) for weight in self.layers]
+        first = torch.bmm(patches.view(models, examples * 784, -1), own[0].transpose(1, 2))
+        once, first_taken = self._pool(first.view(every, 28, 28, FILTERS), dropout=dropout)
+        second = self._steps.convolve(once, own[1], kernel=KERNEL)
+        pooled, second_taken = self._pool(second, dropout=dropout)
         flat = _with_one(pooled.view(models, examples, -1), _WIDE[2])
-        before = torch.bmm(flat, own[2])
+        before = torch.bmm(flat, own[2].transpose(1, 2))
         kept = (before > 0).to(self.dtype)
         if dropout:
             kept *= 2 * self._bytes(before.shape).bitwise_and_(1).to(self.dtype)
         hidden = _with_one(before * kept, _WIDE[3])
         return {
-            "logits": torch.bmm(hidden, own[3]).float(),
+            "logits": torch.bmm(hidden, own[3].transpose(1, 2)).float(),
             "hidden": hidden,
             "hidden kept": kept,
             "flat": flat,
-            "second patches": second_patches,
+            "pooled": once,
             "second taken": second_taken,
             "first taken": first_taken,
         }
@@ -129,10 +130,10 @@ class Networks:
     def _pool(self, values: Tensor, *, dropout: bool) -> tuple[Tensor, Tensor]:
         """Return ReLU, dropout, then the largest of 2 × 2; and the bit of which one that was."""
         if not dropout:
-            return self._pooling[0](values, None)  # type: ignore[no-any-return]
+            return self._steps.pool(values, None)  # type: ignore[no-any-return]
         images, high, wide, channels = values.shape
         kept = self._bytes((images, high // 2, wide // 2, channels))
-        return self._pooling[0](values, kept)  # type: ignore[no-any-return]
+        return self._steps.pool(values, kept)  # type: ignore[no-any-return]
 
     def _bytes(self, shape: Any) -> Tensor:
         """Return random bytes."""
@@ -141,30 +142,13 @@ class Networks:
         words.random_(-(2**63), None, generator=self._generator)
         return words.view(torch.uint8)[: int(np.prod(shape))].view(shape)
 
-    def _squares_of_second(self, back: Tensor, patches: Tensor) -> Tensor:
-        """Return squared norms of gradients by the second convolution, some images at a time."""
-        every = len(back)
-        rows, columns = back.view(every, 100, FILTERS).transpose(1, 2), patches.view(every, 100, -1)
-        at_once = max(1, 2**29 // (FILTERS * columns.shape[2]))  # 1 GiB of gradients
-        return torch.cat(
-            [
-                _squares(torch.bmm(rows[at : at + at_once], columns[at : at + at_once]).flatten(1))
-                for at in range(0, every, at_once)
-            ]
-        )
-
     def _through_second(self, back: Tensor, weight: Tensor) -> Tensor:
-        """Return derivatives by the inputs of the second convolution, model by model."""
-        kernels = weight[..., :_SECOND].reshape(-1, FILTERS, KERNEL, KERNEL, FILTERS)
-        parts = [
-            conv_transpose2d(one, kernel)
-            for one, kernel in zip(
-                back.permute(0, 3, 1, 2).chunk(self.models),
-                kernels.permute(0, 1, 4, 2, 3),  # outputs, inputs, rows, columns: channels last
-                strict=True,
-            )
-        ]
-        return torch.cat([part.permute(0, 2, 3, 1) for part in parts])
+        """Return derivatives by the inputs of the second convolution: kernels turned round."""
+        kernels = weight[..., :_SECOND].view(-1, FILTERS, KERNEL, KERNEL, FILTERS)
+        turned = kernels.flip(2, 3).permute(0, 4, 2, 3, 1).reshape(-1, FILTERS, _SECOND)
+        edge = KERNEL - 1
+        back = pad(back, (0, 0, edge, edge, edge, edge))
+        return self._steps.convolve(back, turned, kernel=KERNEL, biased=False)  # type: ignore[no-any-return]
 
 
 def patches_of(images: np.ndarray, *, device: str) -> Tensor:
@@ -182,7 +166,7 @@ def train(
     networks: Networks,
     patches: Tensor,
     labels: Tensor,
-    batches: Iterator[tuple[Tensor, Tensor]],
+    batches: Iterator[Batch],
     *,
     noise: float,
     rate: float,
@@ -190,19 +174,19 @@ def train(
     generator: torch.Generator,
     watch: Callable[[int], None] = lambda step: None,
 ) -> None:
-    """Train by DP-SGD with clipping norm 1: one step per batch of places and who is there."""
+    """Train by DP-SGD with clipping norm 1, one step per batch."""
     words = patches.view(len(patches), -1).view(torch.complex128)  # quicker to copy
-    for step, (places, there) in enumerate(batches):
-        models, examples = places.shape
-        drawn = words.index_select(0, places.view(-1)).view(patches.dtype)
-        drawn = drawn.view(models, examples, 784, -1)
-        sums = networks.sum_clipped(drawn, labels[places], there)
-        for weight, total, real in zip(networks.layers, sums, _REAL, strict=True):
-            drawn_noise = torch.randn(
-                (*weight.shape[:2], real + 1), device=weight.device, generator=generator
-            )
-            step_taken = total[..., : real + 1].add_(drawn_noise, alpha=noise)
-            weight[..., : real + 1].sub_(step_taken, alpha=rate / batch_size)
+    for step, batch in enumerate(batches):
+        for which, places, there in batch:
+            drawn = words.index_select(0, places.view(-1)).view(patches.dtype)
+            drawn = drawn.view(*places.shape, 784, -1)
+            sums = networks.pick(which).sum_clipped(drawn, labels[places], there)
+            for weight, total, real in zip(networks.layers, sums, _REAL, strict=True):
+                drawn_noise = torch.randn(
+                    (*total.shape[:2], real + 1), device=weight.device, generator=generator
+                )
+                moved = total[..., : real + 1].add_(drawn_noise, alpha=noise)
+                weight[..., : real + 1].index_add_(0, which, moved, alpha=-rate / batch_size)
         watch(step)
 
 
@@ -212,8 +196,9 @@ def poisson_batches(
     sampling_rate: float,
     steps: int,
     rng: np.random.Generator,
-    pad_to: int = 16,
-) -> Iterator[tuple[Tensor, Tensor]]:
+    groups: int = 1,
+    pad_to: int = 8,
+) -> Iterator[Batch]:
     """Draw batches by Poisson sampling, each model on its own.
 
     Args:
@@ -222,19 +207,31 @@ def poisson_batches(
         sampling_rate: Chance of each record.
         steps: Number of batches.
         rng: Draws the sizes and, as a seed, who is drawn.
-        pad_to: Batches are filled up to a multiple of this.
+        groups: Number of groups: models whose batches are the smallest, the next, and so on.
+        pad_to: Batches of a group are filled up to the largest, and to a multiple of this.
     """
     device = records.device
     generator = torch.Generator(device).manual_seed(int(rng.integers(2**63)))
     models, count = records.shape
-    for sizes in rng.binomial(count, sampling_rate, (steps, models)):
-        wide = min(count, max(pad_to, -(-int(sizes.max()) // pad_to) * pad_to))
-        scores = torch.rand((models, count), device=device, generator=generator)
-        places = records.gather(1, scores.topk(wide, dim=1, sorted=True).indices)
-        rows = torch.arange(wide, device=device)
-        there = rows < torch.from_numpy(sizes).to(device)[:, None]
-        there &= places >= 0
-        yield places.clamp_min(0), there.float()
+    sizes = rng.binomial(count, sampling_rate, (steps, models))
+    order = sizes.argsort(1, kind="stable")
+    sizes = np.take_along_axis(sizes, order, 1)
+    # Moved at once: a copy in each step would wait for the device.
+    every_size, every_order = (torch.from_numpy(part).to(device) for part in (sizes, order))
+    parts = np.array_split(np.arange(models), groups)
+    for step in range(steps):
+        batch: Batch = []
+        for part in parts:
+            first, last = int(part[0]), int(part[-1])
+            wide = min(count, max(pad_to, -(-int(sizes[step, last]) // pad_to) * pad_to))
+            which = every_order[step, first : last + 1]
+            scores = torch.rand((len(part), count), device=device, generator=generator)
+            chosen = scores.topk(wide, dim=1, sorted=True).indices
+            places = records[which].gather(1, chosen)
+            there = torch.arange(wide, device=device) < every_size[step, first : last + 1, None]
+            there &= places >= 0
+            batch.append((which, places.clamp_min(0), there.float()))
+        yield batch
 
 
 def _pool(values: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -265,16 +262,31 @@ def _unpool(back: Tensor, taken: Tensor) -> Tensor:
     return torch.where(here, twice, 0).reshape(images, 2 * high, 2 * wide, channels)
 
 
-def _second_patches(x: Tensor) -> Tensor:
-    """Return patches of 5 × 5 of ``(n, 14, 14, 64)``, ``(n, 100, 1608)``."""
-    out = x.new_empty(len(x), 10, 10, _WIDE[1])
-    # In words of 16 bytes: strided copies of single numbers take six times as long on a GPU.
-    words, into = x.view(torch.complex128), out[..., :_SECOND].view(torch.complex128)
-    seen = words.unfold(1, KERNEL, 1).unfold(2, KERNEL, 1).permute(0, 1, 2, 4, 5, 3)
-    into.unflatten(-1, seen.shape[3:]).copy_(seen)
-    out[..., _SECOND] = 1
-    out[..., _SECOND + 1 :] = 0
-    return out.view(len(x), 100, -1)
+def _patches(x: Tensor, weight: Tensor, kernel: int) -> Tensor:
+    """Return patches as inputs of a layer, ``(images, places, width)``."""
+    seen = x.unfold(1, kernel, 1).unfold(2, kernel, 1).permute(0, 1, 2, 4, 5, 3)
+    flat = seen.reshape(len(x), seen.shape[1] * seen.shape[2], -1)
+    return _with_one(flat, weight.shape[2]) if flat.shape[2] < weight.shape[2] else flat
+
+
+def _convolve(x: Tensor, weight: Tensor, *, kernel: int, biased: bool = True) -> Tensor:
+    """As of half_cuda.py; whether there is a bias is seen from the weights here."""
+    models, taken = len(weight), x.shape[1] - kernel + 1
+    patches = _patches(x, weight, kernel).view(models, -1, weight.shape[2])
+    return torch.bmm(patches, weight.transpose(1, 2)).view(len(x), taken, taken, -1)
+
+
+def _square_gradients(back: Tensor, x: Tensor, weight: Tensor, *, kernel: int) -> Tensor:
+    """As of half_cuda.py."""
+    patches = _patches(x, weight, kernel)
+    return _squares(torch.bmm(back.flatten(1, 2).transpose(1, 2), patches).flatten(1))
+
+
+def _sum_gradients(back: Tensor, x: Tensor, weight: Tensor, *, kernel: int) -> Tensor:
+    """As of half_cuda.py."""
+    patches = _patches(x, weight, kernel).view(len(weight), -1, weight.shape[2])
+    back = back.reshape(len(weight), -1, weight.shape[1])
+    return torch.bmm(back.transpose(1, 2), patches).float()
 
 
 def _with_one(x: Tensor, wide: int) -> Tensor:
@@ -289,7 +301,24 @@ def _squares(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).square_()
 
 
+_PLAIN_STEPS = SimpleNamespace(
+    pool=_pool,
+    unpool=_unpool,
+    convolve=_convolve,
+    square_gradients=_square_gradients,
+    sum_gradients=_sum_gradients,
+)
+
+
 @cache
-def _compiled_pooling() -> tuple[Any, Any]:
-    """Return pooling and back, one kernel each that torch writes."""
-    return torch.compile(_pool, dynamic=True), torch.compile(_unpool, dynamic=True)
+def _compile_steps() -> Any:
+    """Return pooling and back, one kernel each that torch writes, and the convolutions."""
+    import half_cuda
+
+    return SimpleNamespace(
+        pool=torch.compile(_pool, dynamic=True),
+        unpool=torch.compile(_unpool, dynamic=True),
+        convolve=half_cuda.convolve,
+        square_gradients=half_cuda.square_gradients,
+        sum_gradients=half_cuda.sum_gradients,
+    )

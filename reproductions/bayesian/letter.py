@@ -28,6 +28,7 @@ D = 4  # the number of the files that have models of D
 _MARGIN = 1.15  # more time than measured that a trial is given
 _ANSWERS = ("vector", "samples", "diverged")
 _KEPT = 10  # epochs between answers that are kept
+_GROUPS = 4  # of models whose batches are about as large
 
 
 class OutOfTime(Exception):
@@ -177,7 +178,7 @@ class Letter:
                 self._train(0, 1, steps=2)
             except Exception as error:
                 self.compiled = False
-                self.say("pooling is not compiled:", type(error).__name__, str(error)[:300])
+                self.say("kernels are not compiled:", type(error).__name__, str(error)[:300])
         self._train(0, given.runs, steps=20 if given.device != "cpu" else 1)
         self._wait()
         begun = time.monotonic()
@@ -207,7 +208,7 @@ class Letter:
 
         networks = self._train(part, runs, watch=watch)
         if part == 0:
-            found = self.accuracy(networks, range(runs, 2 * runs)[:10])
+            found = self.accuracy(networks, torch.arange(runs, 2 * runs)[:10])
             np.savez_compressed(self.given.out / "accuracy.npz", **found)
             self.say("accuracy, %:", *found["shares"].mean(1).round(4).tolist())
         self._write(part, networks, runs, self.given.epochs, "")
@@ -234,6 +235,7 @@ class Letter:
             sampling_rate=BATCH / len(self.labels),
             steps=steps or self.steps * self.given.epochs,
             rng=rng,
+            groups=min(_GROUPS, 2 * runs),
         )
         half.train(
             networks,
@@ -271,12 +273,12 @@ class Letter:
             partly.rename(path)
         self.say(f"part {part}, {epochs} epochs: mean {np.nanmean(vector):.3f} of the class")
 
-    def accuracy(self, networks: half.Networks, which: range) -> dict[str, np.ndarray]:
+    def accuracy(self, networks: half.Networks, which: torch.Tensor) -> dict[str, np.ndarray]:
         """Return shares right of some models on test images, and means of samples themselves.
 
         Of the mean of 1, 2, 5, 10 and 50 samples, and last of the network without dropout.
         """
-        few = networks.pick(list(which))
+        few = networks.pick(which.to(self.given.device))
         x, y = self.test
         means: list[list[np.ndarray]] = [[] for _ in range(len(COUNTED) + 1)]
         at_once = max(1, 30_000 // len(which))

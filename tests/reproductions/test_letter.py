@@ -117,13 +117,15 @@ def test_batches_are_poisson_and_nobody_is_drawn_twice(half):
     records = torch.arange(50).repeat(3, 1)
     records[1:, 7] = -1
     counts = np.zeros((3, 50))
-    for places, there in half.poisson_batches(
-        records, sampling_rate=0.2, steps=2000, rng=np.random.default_rng(0)
+    for batch in half.poisson_batches(
+        records, sampling_rate=0.2, steps=2000, rng=np.random.default_rng(0), groups=2
     ):
-        for model in range(3):
-            drawn = places[model][there[model] > 0].numpy()
-            assert len(set(drawn)) == len(drawn)
-            counts[model, drawn] += 1
+        assert sorted(model for which, *_ in batch for model in which.tolist()) == [0, 1, 2]
+        for which, places, there in batch:
+            for model, own, here in zip(which.tolist(), places, there, strict=True):
+                drawn = own[here > 0].numpy()
+                assert len(set(drawn)) == len(drawn)
+                counts[model, drawn] += 1
     assert counts[1:, 7].sum() == 0
     counts[1:, 7] = 400
     assert np.abs(counts - 400).max() < 5 * np.sqrt(2000 * 0.2 * 0.8)

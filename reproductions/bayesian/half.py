@@ -5,8 +5,7 @@ one half. Everything is a batched product of matrices, which a GPU does on its t
 model and step 21 GFLOP. Weights, sums and noise are in single precision; images, activations and
 what they are multiplied with in half. On a CPU all is in single precision.
 
-On a GPU the second convolution is done by the kernels of ``half_cuda.py``, which store no patches.
-Models are trained in groups whose batches are about as large, so that few places are empty.
+On a GPU layers of pixels are done by the kernels of ``half_cuda.py``. Models are trained in groups whose batches are about as large, so that few places are empty.
 
 Images lie with channels last. A layer's weights are ``(models, outputs, inputs)``, where inputs of
 a convolution are the places of its patch, then channels, then a 1 for the bias, then zeros that
@@ -15,7 +14,6 @@ fill up to a multiple of eight.
 
 from collections.abc import Callable, Iterator
 from copy import copy
-from functools import cache
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -52,7 +50,11 @@ class Networks:
             weight[..., : real + 1].uniform_(-side, side, generator=generator)
             self.layers.append(weight)
         self._generator = generator
-        self._steps = _compile_steps() if compiled else _PLAIN_STEPS
+        self._steps: Any = _PLAIN_STEPS
+        if compiled:
+            import half_cuda
+
+            self._steps = half_cuda
 
     def pick(self, which: Tensor) -> "Networks":
         """Return copies of some models."""
@@ -60,19 +62,22 @@ class Networks:
         few.models, few.layers = len(which), [weight[which] for weight in self.layers]
         return few
 
-    def predict(self, patches: Tensor, *, dropout: bool) -> Tensor:
-        """Return logits ``(models, examples, classes)`` of patches, as :func:`patches_of`."""
-        return self._forward(patches, dropout=dropout)["logits"]
+    def predict(self, table: Tensor, places: Tensor, *, dropout: bool) -> Tensor:
+        """Return logits ``(models, examples, classes)`` of examples, as in ``sum_clipped``."""
+        return self._forward(table, places, dropout=dropout)["logits"]
 
-    def sum_clipped(self, patches: Tensor, labels: Tensor, there: Tensor) -> list[Tensor]:
+    def sum_clipped(
+        self, table: Tensor, places: Tensor, labels: Tensor, there: Tensor
+    ) -> list[Tensor]:
         """Return sums of gradients, each clipped to norm 1, by layer.
 
         Args:
-            patches: Of images, ``(models, examples, 784, 80)``.
-            labels: Of images, ``(models, examples)``.
+            table: Patches of all images, as :func:`patches_of`.
+            places: Of each model's examples in the table, ``(models, examples)``.
+            labels: Of these, ``(models, examples)``.
             there: 1, or 0 where an example only fills up a batch.
         """
-        seen = self._forward(patches, dropout=True)
+        seen = self._forward(table, places, dropout=True)
         models, examples = labels.shape
         every = models * examples
         back = seen["logits"].softmax(-1)
@@ -84,17 +89,15 @@ class Networks:
         flat = torch.bmm(hidden, own[2])[..., :1600]
         steps = self._steps
         second = steps.unpool(flat.reshape(every, 5, 5, FILTERS), seen["second taken"])
-        first = steps.unpool(self._through_second(second, own[1]), seen["first taken"])
-        first_own = torch.bmm(
-            first.view(every, 784, FILTERS).transpose(1, 2), patches.view(every, 784, -1)
+        first, squares = steps.differentiate_first(
+            self._through_second(second, own[1]), seen["first taken"], table, places.view(-1)
         )
-        squares = _squares(first_own.flatten(1))
         squares += steps.square_gradients(second, seen["pooled"], own[1], kernel=KERNEL)
         for given, after in ((seen["flat"], hidden), (seen["hidden"], last)):
             squares += (_squares(given) * _squares(after)).view(-1)
         weights = there.view(-1) * squares.clamp_min(1e-20).rsqrt().clamp_max(1)
         weights = weights.to(self.dtype).view(models, examples, 1)
-        summed = torch.bmm(weights.transpose(1, 2), first_own.view(models, examples, -1))
+        summed = torch.bmm(weights.transpose(1, 2), first.view(models, examples, -1))
         second *= weights.view(every, 1, 1, 1)
         return [
             summed.view(models, FILTERS, -1).float(),
@@ -103,14 +106,14 @@ class Networks:
             torch.bmm((last * weights).transpose(1, 2), seen["hidden"]).float(),
         ]
 
-    def _forward(self, patches: Tensor, *, dropout: bool) -> dict[str, Tensor]:
-        models, examples = patches.shape[:2]
+    def _forward(self, table: Tensor, places: Tensor, *, dropout: bool) -> dict[str, Tensor]:
+        models, examples = places.shape
         every = models * examples
         own = [weight.to(self.dtype) for weight in self.layers]
-        first = torch.bmm(patches.view(models, examples * 784, -1), own[0].transpose(1, 2))
-        once, first_taken = self._pool(first.view(every, 28, 28, FILTERS), dropout=dropout)
+        bits = [self._bytes((every, size, size, FILTERS)) if dropout else None for size in (14, 5)]
+        once, first_taken = self._steps.convolve_and_pool(table, places.view(-1), own[0], bits[0])
         second = self._steps.convolve(once, own[1], kernel=KERNEL)
-        pooled, second_taken = self._pool(second, dropout=dropout)
+        pooled, second_taken = self._steps.pool(second, bits[1])
         flat = _with_one(pooled.view(models, examples, -1), _WIDE[2])
         before = torch.bmm(flat, own[2].transpose(1, 2))
         kept = (before > 0).to(self.dtype)
@@ -126,14 +129,6 @@ class Networks:
             "second taken": second_taken,
             "first taken": first_taken,
         }
-
-    def _pool(self, values: Tensor, *, dropout: bool) -> tuple[Tensor, Tensor]:
-        """Return ReLU, dropout, then the largest of 2 × 2; and the bit of which one that was."""
-        if not dropout:
-            return self._steps.pool(values, None)  # type: ignore[no-any-return]
-        images, high, wide, channels = values.shape
-        kept = self._bytes((images, high // 2, wide // 2, channels))
-        return self._steps.pool(values, kept)  # type: ignore[no-any-return]
 
     def _bytes(self, shape: Any) -> Tensor:
         """Return random bytes."""
@@ -164,7 +159,7 @@ def patches_of(images: np.ndarray, *, device: str) -> Tensor:
 
 def train(
     networks: Networks,
-    patches: Tensor,
+    table: Tensor,
     labels: Tensor,
     batches: Iterator[Batch],
     *,
@@ -175,18 +170,13 @@ def train(
     watch: Callable[[int], None] = lambda step: None,
 ) -> None:
     """Train by DP-SGD with clipping norm 1, one step per batch."""
-    words = patches.view(len(patches), -1).view(torch.complex128)  # quicker to copy
     for step, batch in enumerate(batches):
         for which, places, there in batch:
-            drawn = words.index_select(0, places.view(-1)).view(patches.dtype)
-            drawn = drawn.view(*places.shape, 784, -1)
-            sums = networks.pick(which).sum_clipped(drawn, labels[places], there)
-            for weight, total, real in zip(networks.layers, sums, _REAL, strict=True):
-                drawn_noise = torch.randn(
-                    (*total.shape[:2], real + 1), device=weight.device, generator=generator
-                )
-                moved = total[..., : real + 1].add_(drawn_noise, alpha=noise)
-                weight[..., : real + 1].index_add_(0, which, moved, alpha=-rate / batch_size)
+            sums = networks.pick(which).sum_clipped(table, places, labels[places], there)
+            for weight, total in zip(networks.layers, sums, strict=True):
+                drawn = torch.randn(total.shape, device=weight.device, generator=generator)
+                total.add_(drawn, alpha=noise)  # also on the zeros, which nothing is multiplied by
+                weight.index_add_(0, which, total, alpha=-rate / batch_size)
         watch(step)
 
 
@@ -256,10 +246,27 @@ def _unpool(back: Tensor, taken: Tensor) -> Tensor:
     """Return derivatives before dropout and pooling: twice what the kept one is given."""
     images, high, wide, channels = back.shape
     bits = torch.tensor([[1, 2], [4, 8]], dtype=torch.uint8, device=back.device)
-    # By broadcasting: four images laid side by side took half the time of a step on an H200.
     here = taken[:, :, None, :, None] == bits[:, None, :, None]
     twice = (back * 2)[:, :, None, :, None]
     return torch.where(here, twice, 0).reshape(images, 2 * high, 2 * wide, channels)
+
+
+def _convolve_and_pool(
+    table: Tensor, places: Tensor, weight: Tensor, bits: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """As of half_cuda.py."""
+    models, outputs, width = weight.shape
+    side = int(table.shape[1] ** 0.5)
+    found = torch.bmm(table[places].view(models, -1, width), weight.transpose(1, 2))
+    return _pool(found.view(len(places), side, side, outputs), bits)
+
+
+def _differentiate_first(
+    back: Tensor, taken: Tensor, table: Tensor, places: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As of half_cuda.py."""
+    found = torch.bmm(_unpool(back, taken).flatten(1, 2).transpose(1, 2), table[places])
+    return found, _squares(found.flatten(1))
 
 
 def _patches(x: Tensor, weight: Tensor, kernel: int) -> Tensor:
@@ -302,23 +309,11 @@ def _squares(x: Tensor) -> Tensor:
 
 
 _PLAIN_STEPS = SimpleNamespace(
-    pool=_pool,
-    unpool=_unpool,
     convolve=_convolve,
+    convolve_and_pool=_convolve_and_pool,
+    differentiate_first=_differentiate_first,
+    pool=_pool,
     square_gradients=_square_gradients,
     sum_gradients=_sum_gradients,
+    unpool=_unpool,
 )
-
-
-@cache
-def _compile_steps() -> Any:
-    """Return pooling and back, one kernel each that torch writes, and the convolutions."""
-    import half_cuda
-
-    return SimpleNamespace(
-        pool=torch.compile(_pool, dynamic=True),
-        unpool=torch.compile(_unpool, dynamic=True),
-        convolve=half_cuda.convolve,
-        square_gradients=half_cuda.square_gradients,
-        sum_gradients=half_cuda.sum_gradients,
-    )

@@ -256,7 +256,7 @@ class Letter:
         plain = _chances(networks, record[None], dropout=False)[..., label]
         samples, drawn = self.given.samples, []
         for start in range(0, samples, 250):
-            some = record.expand(min(250, samples - start), *record.shape)
+            some = record.repeat(min(250, samples - start), 1, 1)
             drawn.append(_chances(networks, some, dropout=True)[..., label])
         vector, answers = plain.cpu().numpy(), torch.cat(drawn, 1)[:, None].cpu().numpy()
         for number, side in ((0, slice(0, runs)), (D, slice(runs, 2 * runs))):
@@ -308,8 +308,8 @@ class Letter:
 
 def _chances(networks: half.Networks, patches: torch.Tensor, *, dropout: bool) -> torch.Tensor:
     """Return probabilities of classes, ``(models, images, classes)``, of the same images."""
-    same = patches.expand(networks.models, *patches.shape).contiguous()
-    return networks.predict(same, dropout=dropout).softmax(-1)
+    places = torch.arange(len(patches), device=patches.device).repeat(networks.models, 1)
+    return networks.predict(patches, places, dropout=dropout).softmax(-1)
 
 
 if __name__ == "__main__":

@@ -47,9 +47,9 @@ def _networks(half, models=2):
 def test_says_what_the_network_of_the_paper_says(half):
     networks = _networks(half)
     x = np.random.default_rng(0).random((3, 3, 32, 32), np.float32)
-    patches = half.patches_of(x, device="cpu").expand(2, -1, -1, -1).contiguous()
+    places = torch.arange(3).repeat(2, 1)
     with torch.no_grad():
-        found = networks.predict(patches, dropout=False)
+        found = networks.predict(half.patches_of(x, device="cpu"), places, dropout=False)
         for which in range(2):
             said = _module(networks, which).eval()(torch.from_numpy(x))
             assert torch.allclose(found[which], said, atol=1e-5)
@@ -67,10 +67,11 @@ def test_clipped_sums_are_those_of_autograd(half, monkeypatch):
         return made
 
     monkeypatch.setattr(networks, "_bytes", bytes_of)
-    patches = torch.stack([half.patches_of(each, device="cpu") for each in x])
+    table = half.patches_of(x.reshape(8, 3, 32, 32), device="cpu")
     there = torch.tensor([[1.0, 1, 0, 1], [1, 1, 1, 1]])
     with torch.no_grad():
-        found = networks.sum_clipped(patches, torch.from_numpy(y), there)
+        places = torch.arange(8).view(2, 4)
+        found = networks.sum_clipped(table, places, torch.from_numpy(y), there)
     for which in range(2):
         module = _module(networks, which)
         expected, norms = [0.0] * 8, []
@@ -129,3 +130,35 @@ def test_batches_are_poisson_and_nobody_is_drawn_twice(half):
     assert counts[1:, 7].sum() == 0
     counts[1:, 7] = 400
     assert np.abs(counts - 400).max() < 5 * np.sqrt(2000 * 0.2 * 0.8)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_kernels_compute_what_torch_does(half):
+    import half_cuda
+
+    def draw(*shape):
+        return torch.randn(shape, device="cuda").half()
+
+    def compare(found, expected):
+        for one, other in zip(found, expected, strict=True):
+            assert (one.float() - other.float()).norm() <= 1e-3 * other.float().norm()
+
+    torch.manual_seed(0)
+    x, back, weight = draw(6, 14, 14, 64), draw(6, 10, 10, 64), 0.02 * draw(2, 64, 1608)
+    weight[..., 1601:] = 0
+    table, first, own = draw(5, 784, 80), draw(6, 14, 14, 64), draw(2, 64, 80)
+    places = torch.tensor([4, 0, 3, 3, 1, 2], device="cuda")
+    bits = torch.randint(256, (6, 14, 14, 64), device="cuda", dtype=torch.uint8)
+    taken = torch.randint(1, 5, (6, 14, 14, 64), device="cuda", dtype=torch.uint8)
+    for how in (half_cuda, half._PLAIN_STEPS):  # what follows compares the second with the first
+        found = [
+            how.convolve(x, weight, kernel=5),
+            how.square_gradients(back, x, weight, kernel=5),
+            how.sum_gradients(back, x, weight, kernel=5)[..., :1601],
+            how.unpool(first, taken),
+            how.pool(x, None)[0],
+            how.convolve_and_pool(table, places, own, bits)[0],
+            *how.differentiate_first(first, taken, table, places),
+        ]
+        compare(found, expected) if how is not half_cuda else None
+        expected = found

@@ -5,7 +5,8 @@ one half. Everything is a batched product of matrices, which a GPU does on its t
 model and step 21 GFLOP. Weights, sums and noise are in single precision; images, activations and
 what they are multiplied with in half. On a CPU all is in single precision.
 
-On a GPU layers of pixels are done by the kernels of ``half_cuda.py``. Models are trained in groups whose batches are about as large, so that few places are empty.
+On a GPU layers of pixels are done by the kernels of ``half_cuda.py``. Models are trained in groups
+whose batches are about as large, so that few places are empty.
 
 Images lie with channels last. A layer's weights are ``(models, outputs, inputs)``, where inputs of
 a convolution are the places of its patch, then channels, then a 1 for the bias, then zeros that
@@ -50,11 +51,11 @@ class Networks:
             weight[..., : real + 1].uniform_(-side, side, generator=generator)
             self.layers.append(weight)
         self._generator = generator
-        self._steps: Any = _PLAIN_STEPS
+        self.steps: Any = _PLAIN_STEPS
         if compiled:
             import half_cuda
 
-            self._steps = half_cuda
+            self.steps = half_cuda
 
     def pick(self, which: Tensor) -> "Networks":
         """Return copies of some models."""
@@ -87,7 +88,7 @@ class Networks:
         hidden = torch.bmm(last, own[3])[..., :HIDDEN]
         hidden = hidden * seen["hidden kept"]
         flat = torch.bmm(hidden, own[2])[..., :1600]
-        steps = self._steps
+        steps = self.steps
         second = steps.unpool(flat.reshape(every, 5, 5, FILTERS), seen["second taken"])
         first, squares = steps.differentiate_first(
             self._through_second(second, own[1]), seen["first taken"], table, places.view(-1)
@@ -111,9 +112,9 @@ class Networks:
         every = models * examples
         own = [weight.to(self.dtype) for weight in self.layers]
         bits = [self._bytes((every, size, size, FILTERS)) if dropout else None for size in (14, 5)]
-        once, first_taken = self._steps.convolve_and_pool(table, places.view(-1), own[0], bits[0])
-        second = self._steps.convolve(once, own[1], kernel=KERNEL)
-        pooled, second_taken = self._steps.pool(second, bits[1])
+        once, first_taken = self.steps.convolve_and_pool(table, places.view(-1), own[0], bits[0])
+        second = self.steps.convolve(once, own[1], kernel=KERNEL)
+        pooled, second_taken = self.steps.pool(second, bits[1])
         flat = _with_one(pooled.view(models, examples, -1), _WIDE[2])
         before = torch.bmm(flat, own[2].transpose(1, 2))
         kept = (before > 0).to(self.dtype)
@@ -143,7 +144,7 @@ class Networks:
         turned = kernels.flip(2, 3).permute(0, 4, 2, 3, 1).reshape(-1, FILTERS, _SECOND)
         edge = KERNEL - 1
         back = pad(back, (0, 0, edge, edge, edge, edge))
-        return self._steps.convolve(back, turned, kernel=KERNEL, biased=False)  # type: ignore[no-any-return]
+        return self.steps.convolve(back, turned, kernel=KERNEL, biased=False)  # type: ignore[no-any-return]
 
 
 def patches_of(images: np.ndarray, *, device: str) -> Tensor:
@@ -175,8 +176,10 @@ def train(
             sums = networks.pick(which).sum_clipped(table, places, labels[places], there)
             for weight, total in zip(networks.layers, sums, strict=True):
                 drawn = torch.randn(total.shape, device=weight.device, generator=generator)
-                total.add_(drawn, alpha=noise)  # also on the zeros, which nothing is multiplied by
-                weight.index_add_(0, which, total, alpha=-rate / batch_size)
+                # Zeros that fill up a layer get noise too: they are multiplied by zeros.
+                networks.steps.move(
+                    weight, which, total, drawn, noise=noise, rate=rate / batch_size
+                )
         watch(step)
 
 
@@ -289,6 +292,13 @@ def _square_gradients(back: Tensor, x: Tensor, weight: Tensor, *, kernel: int) -
     return _squares(torch.bmm(back.flatten(1, 2).transpose(1, 2), patches).flatten(1))
 
 
+def _move(
+    weight: Tensor, which: Tensor, total: Tensor, drawn: Tensor, *, noise: float, rate: float
+) -> None:
+    """As of half_cuda.py."""
+    weight.index_add_(0, which, total.add_(drawn, alpha=noise), alpha=-rate)
+
+
 def _sum_gradients(back: Tensor, x: Tensor, weight: Tensor, *, kernel: int) -> Tensor:
     """As of half_cuda.py."""
     patches = _patches(x, weight, kernel).view(len(weight), -1, weight.shape[2])
@@ -312,6 +322,7 @@ _PLAIN_STEPS = SimpleNamespace(
     convolve=_convolve,
     convolve_and_pool=_convolve_and_pool,
     differentiate_first=_differentiate_first,
+    move=_move,
     pool=_pool,
     square_gradients=_square_gradients,
     sum_gradients=_sum_gradients,

@@ -229,6 +229,18 @@ def _differentiate_image(
     tl.store(squares + image, tl.sum(tl.sum(total * total, 1), 0))
 
 
+@triton.jit
+def _move_block(weight, which, total, drawn, each, noise, rate, size: tl.constexpr):
+    """Move some weights of one of the models by their sum and its noise."""
+    model = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * size + tl.arange(0, size)
+    there = at < each
+    step = tl.load(total + model * each + at, mask=there, other=0.0)
+    step += noise * tl.load(drawn + model * each + at, mask=there, other=0.0)
+    own = weight + tl.load(which + model) * each + at
+    tl.store(own, tl.load(own, mask=there, other=0.0) - rate * step, mask=there)
+
+
 def pool(values: Tensor, bits: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return ReLU, dropout by bits, then the largest of 2 × 2; and the bit of which one it was."""
     images, high, wide, channels = values.shape
@@ -278,7 +290,7 @@ def differentiate_first(
     squares = back.new_empty(images, dtype=torch.float32)
     _differentiate_image[(images,)](
         out, squares, back, taken, table, places,
-        wide=wide, width=width, power=triton.next_power_of_2(width), outputs=outputs, height=64,
+        wide=wide, width=width, power=triton.next_power_of_2(width), outputs=outputs, height=32,
         num_warps=4, num_stages=2,
     )  # fmt: skip
     return out, squares
@@ -295,8 +307,8 @@ def convolve(x: Tensor, weight: Tensor, *, kernel: int, biased: bool = True) -> 
     count = len(x) // models * taken**2
     _convolve_block[(triton.cdiv(count, 256), models)](
         out, x, weight, count, weight.shape[2],
-        **sizes, biased=biased, height=256, inner=min(_INNER, sizes["channels"]), num_warps=8,
-        num_stages=3,
+        **sizes, biased=biased, height=256, inner=32, num_warps=8,
+        num_stages=4,
     )  # fmt: skip
     return out
 
@@ -320,10 +332,20 @@ def sum_gradients(back: Tensor, x: Tensor, weight: Tensor, *, kernel: int) -> Te
     inputs = kernel**2 * sizes["channels"]
     count = len(x) // models * sizes["taken"] ** 2
     _sum_block[(triton.cdiv(inputs, _INNER), models)](
-        out, back, x, count, width, **sizes, height=128, wide=_INNER, num_warps=4, num_stages=3
+        out, back, x, count, width, **sizes, height=128, wide=_INNER, num_warps=8, num_stages=3
     )  # fmt: skip
     out[..., inputs] = back.view(models, -1, outputs).sum(1, dtype=torch.float32)
     return out
+
+
+def move(
+    weight: Tensor, which: Tensor, total: Tensor, drawn: Tensor, *, noise: float, rate: float
+) -> None:
+    """Subtract from the weights of some models, by the rate, their sums and as much noise."""
+    each = total[0].numel()
+    _move_block[(triton.cdiv(each, 1024), len(which))](
+        weight, which, total, drawn, each, noise, rate, size=1024
+    )
 
 
 def _measure(x: Tensor, weight: Tensor, kernel: int) -> dict[str, Any]:

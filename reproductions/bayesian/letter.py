@@ -107,7 +107,6 @@ class Letter:
         self.compiled = given.device != "cpu"
         parts = [images(given.data / f"cifar10_train{part}.npz") for part in (1, 2)]
         x, y = (np.concatenate(side)[: given.train] for side in zip(*parts, strict=True))
-        self.test = tuple(part[: given.test] for part in images(given.data / "cifar10_test.npz"))
         self.patches = half.patches_of(x, device=given.device)
         self.labels = torch.from_numpy(y).to(given.device)
         self.added = int(np.random.default_rng(2021).integers(len(x)))
@@ -279,7 +278,7 @@ class Letter:
         Of the mean of 1, 2, 5, 10 and 50 samples, and last of the network without dropout.
         """
         few = networks.pick(which.to(self.given.device))
-        x, y = self.test
+        x, y = (part[: self.given.test] for part in images(self.given.data / "cifar10_test.npz"))
         means: list[list[np.ndarray]] = [[] for _ in range(len(COUNTED) + 1)]
         at_once = max(1, 30_000 // len(which))
         for start in range(0, len(x), at_once):

@@ -145,10 +145,15 @@ def test_kernels_compute_what_torch_does(half):
     table, first, own = draw(5, 784, 80), draw(6, 14, 14, 64), draw(2, 64, 80)
     places = torch.tensor([4, 0, 3, 3, 1, 2], device="cuda")
     bits = torch.randint(256, (6, 14, 14, 64), device="cuda", dtype=torch.uint8)
-    taken = torch.randint(1, 5, (6, 14, 14, 64), device="cuda", dtype=torch.uint8)
+    taken = (1 << torch.randint(4, (6, 14, 14, 64), device="cuda")).byte()
+
+    which, step, noise = torch.tensor([1, 0], device="cuda"), *torch.randn(2, 2, 64, 80).cuda()
 
     def compute(how):
+        moved = own.float()
+        how.move(moved, which, step.clone(), noise, noise=0.5, rate=0.1)
         return [
+            moved,
             how.convolve(x, weight, kernel=5),
             how.square_gradients(back, x, weight, kernel=5),
             how.sum_gradients(back, x, weight, kernel=5)[..., :1601],

@@ -139,12 +139,12 @@ class CausalModel:
         torch = self._torch
         first = min(len(prompt) for prompt, _ in rows) - 1  # position that is read
         logits = self._predict([prompt + secret[:-1] for prompt, secret in rows], first)
-        at = [
-            (place, len(prompt) - 1 + step - first, token)
-            for place, (prompt, secret) in enumerate(rows)
-            for step, token in enumerate(secret)
-        ]
-        row, place, token = torch.tensor(at, device=logits.device, dtype=torch.long).view(-1, 3).T
+        sizes = np.array([len(secret) for _, secret in rows])
+        begins = np.array([len(prompt) for prompt, _ in rows]) - 1 - first
+        row = np.repeat(np.arange(len(rows)), sizes)
+        place = np.arange(row.size) + (begins - np.cumsum(sizes) + sizes)[row]
+        token = np.concatenate([np.array(secret, np.int64) for _, secret in rows])
+        row, place, token = torch.from_numpy(np.stack([row, place, token])).to(logits.device)
         values = logits[row, place].float()
         own = values.gather(1, token[:, None])
         found = (own - values.logsumexp(1, keepdim=True))[:, 0].double()
@@ -160,14 +160,13 @@ class CausalModel:
         No token attends to the padding.
         """
         torch, longest = self._torch, max(map(len, rows))
-        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        ids, mask = (torch.from_numpy(each) for each in _pad(rows))
         device = next(self._module.parameters()).device
         more = {"logits_to_keep": longest - first} if self._keeps else {}
         with self._evaluating(), torch.no_grad():
             if self._named:
-                sizes = torch.tensor([len(row) for row in rows])
-                mask = (torch.arange(longest) < sizes[:, None]).long().to(device)
-                found = self._module(input_ids=ids.to(device), attention_mask=mask, **more)
+                ids, mask = ids.to(device), mask.to(device)
+                found = self._module(input_ids=ids, attention_mask=mask, **more)
             else:
                 found = self._module(ids.to(device), **more)
         logits = getattr(found, "logits", found)
@@ -188,10 +187,14 @@ class CausalModel:
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
         modes = [(each, each.training) for each in self._module.modules()]
+        attention = self._torch.backends.cuda
+        planned = attention.cudnn_sdp_enabled()
+        attention.enable_cudnn_sdp(False)  # it would compile a kernel for every new length
         self._module.eval()
         try:
             yield
         finally:
+            attention.enable_cudnn_sdp(planned)
             for each, mode in modes:
                 each.training = mode
 
@@ -247,12 +250,8 @@ class CausalModel:
 
         It caches earlier tokens, so a token costs one position, not all.
         """
-        torch, longest = self._torch, max(map(len, prompts))
-        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for place, row in enumerate(prompts):  # padded on the left: tokens follow on the right
-            ids[place, longest - len(row) :] = torch.tensor(row)
-            mask[place, longest - len(row) :] = 1
+        torch = self._torch
+        ids, mask = (torch.from_numpy(each) for each in _pad(prompts, left=True))
         device = next(self._module.parameters()).device
         with self._evaluating(), torch.no_grad():
             found = self._generator(
@@ -265,7 +264,7 @@ class CausalModel:
                 repetition_penalty=1.0,
                 pad_token_id=0,
             )
-        return [[int(token) for token in row] for row in found[:, longest:].tolist()]
+        return found[:, ids.shape[1] :].tolist()  # type: ignore[no-any-return]
 
     def _grow(self, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
         """Return this many greedy tokens after each prompt, for a module without ``generate``."""
@@ -275,6 +274,16 @@ class CausalModel:
             for ids, token in zip(so_far, found, strict=True):
                 ids.append(token)
         return [ids[len(prompt) :] for ids, prompt in zip(so_far, prompts, strict=True)]
+
+
+def _pad(rows: Sequence[list[int]], *, left: bool = False) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return rows of one length, padded on one side, and where they are not padded."""
+    sizes = np.array([len(row) for row in rows])
+    places = np.arange(sizes.max())
+    there = places >= (sizes.max() - sizes)[:, None] if left else places < sizes[:, None]
+    ids = np.zeros(there.shape, np.int64)
+    ids[there] = np.concatenate([np.array(row, np.int64) for row in rows])
+    return ids, there.astype(np.int64)
 
 
 def _list_ends(module: Any) -> list[int]:

@@ -57,26 +57,30 @@ class Block(nn.Module):
 class Cache:
     """Keys and values of the places before, and which places each of the new ones sees."""
 
-    def __init__(self, mask: torch.Tensor) -> None:
+    def __init__(self, mask: torch.Tensor, new: int) -> None:
         causal = torch.ones(mask.shape[1], mask.shape[1], dtype=torch.bool, device=mask.device)
-        self._mask = mask.bool()
+        self._mask = functional.pad(mask.bool(), (0, new), value=True)
         # A place that is filled up sees itself, so that no row is empty.
-        self.seen = (causal.tril() & self._mask[:, None] | causal.diag().diag())[:, None]
+        self.seen = (causal.tril() & mask.bool()[:, None] | causal.diag().diag())[:, None]
+        self._begun, self._end = 0, mask.shape[1]
         self._parts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def add(
         self, block: nn.Module, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and values of a block so far, with new ones."""
-        if (before := self._parts.get(id(block))) is not None:
-            key, value = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
-        self._parts[id(block)] = key, value
-        return key, value
+        if id(block) not in self._parts:
+            shape = (*key.shape[:2], self._mask.shape[1], key.shape[3])
+            self._parts[id(block)] = key.new_empty(shape), value.new_empty(shape)
+        parts = self._parts[id(block)]
+        for part, new in zip(parts, (key, value), strict=True):
+            part[:, :, self._begun : self._end] = new
+        return parts[0][:, :, : self._end], parts[1][:, :, : self._end]
 
     def move(self) -> None:
         """Go on by one place, which sees all before it."""
-        self._mask = functional.pad(self._mask, (0, 1), value=True)
-        self.seen = self._mask[:, None, None]
+        self._begun, self._end = self._end, self._end + 1
+        self.seen = self._mask[:, None, None, : self._end]
 
 
 class GPT(nn.Module):
@@ -109,7 +113,7 @@ class GPT(nn.Module):
         **_: Any,
     ) -> torch.Tensor:
         """Return rows that are filled up on the left, each with its likeliest continuation."""
-        cache, rows, new = Cache(attention_mask), [input_ids], input_ids
+        cache, rows, new = Cache(attention_mask, max_new_tokens), [input_ids], input_ids
         places = (attention_mask.cumsum(1) - 1).clamp(min=0)
         for _step in range(max_new_tokens):
             new = self.head(self._read(new, places, cache)[:, -1]).argmax(1, keepdim=True)
@@ -139,7 +143,7 @@ class LoRA(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return what both layers add up to."""
-        return self.inner(x) + self.scale * self.up(self.down(x))
+        return torch.add(self.inner(x), self.up(self.down(x)), alpha=self.scale)
 
 
 def add_lora(model: GPT, rank: int) -> None:

@@ -28,7 +28,7 @@ D = 4  # the number of the files that have models of D
 _MARGIN = 1.15  # more time than measured that a trial is given
 _ANSWERS = ("vector", "samples", "diverged")
 _KEPT = 10  # epochs between answers that are kept
-_GROUPS = 4  # of models whose batches are about as large
+_GROUPS = 2  # of models whose batches are about as large
 
 
 class OutOfTime(Exception):

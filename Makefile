@@ -96,8 +96,9 @@ calibration: setup
 	$(BIN)/python -m tests.calibration.power
 	$(BIN)/python -m tests.calibration.poisson
 
-# Every wrong and right program through the checks of conformance; writes docs/zoo.md: two minutes of
-# CPU. With SEEDS=100 right ones are run with a hundred seeds too: hours.
+# Every wrong and right program through the checks of conformance; writes docs/zoo.md and
+# tests/zoo/programs.md: two minutes of CPU. With SEEDS=100 right ones are run with a hundred seeds
+# too: hours.
 zoo: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m epsilometer.zoo $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
 

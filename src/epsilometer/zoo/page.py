@@ -7,6 +7,13 @@ from epsilometer.core import judge
 from epsilometer.zoo.program import Program
 from epsilometer.zoo.runner import Outcome
 
+PROGRAMS = """# Programs of the zoo
+
+Written by `make zoo`. What is tested, and what is missed: [the zoo](../../docs/zoo.md). *After
+steps* is the step at which the first alarm was certain; *CPU s* counts the program and its checks,
+up to the alarm.
+
+"""
 BEGIN, END = "<!-- seeds -->\n", "<!-- end of seeds -->\n"
 KINDS = {
     "step": "Plain functions",
@@ -64,7 +71,7 @@ def render_tables(outcomes: Iterable[Outcome]) -> str:
 
 
 def render_page(outcomes: Sequence[Outcome], *, seeds: str = "", scores: str = "") -> str:
-    """Return the page of the documentation, as Markdown.
+    """Return the page of the documentation, as Markdown: what was found, and what was not.
 
     Args:
         outcomes: Outcomes of one seed.
@@ -73,10 +80,15 @@ def render_page(outcomes: Sequence[Outcome], *, seeds: str = "", scores: str = "
     """
     head = files("epsilometer.zoo").joinpath("page_head.md").read_text("utf-8")
     missed = "".join(f"- {line}\n" for line in list_mistakes(outcomes))
+    kinds = "".join(
+        f"- {title}: {count_outcomes(o for o in outcomes if o.program.kind == kind)}\n"
+        for kind, title in KINDS.items()
+    )
     return (
         f"{head}\n## What was found\n\n**{count_outcomes(outcomes)}**\n\n"
         f"{missed or 'None is missed, and none is accused that is right.'}\n"
-        f"{BEGIN}{seeds}{END}\n{render_tables(outcomes)}\n" + (f"\n{scores}\n" if scores else "")
+        f"By kind ([all programs](../tests/zoo/programs.md), by which check, after how many steps):"
+        f"\n\n{kinds}\n{BEGIN}{seeds}{END}" + (f"\n{scores}\n" if scores else "")
     )
 
 

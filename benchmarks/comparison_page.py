@@ -17,7 +17,7 @@ _NOMINAL = 0.05
 _INK, _OURS, _THEIRS = "#808080", "#2b8cbe", "#e6842a"  # seen on white and on black
 _SHORT = """# Comparison with other tools
 
-The same data and question for every tool, each in an environment of its own with pinned versions.
+The same data and question for every tool, each in a separate environment with pinned versions.
 Written by `make comparison`; `python benchmarks/comparison.py page` draws it again.
 [In full](../benchmarks/comparison.md): calls, settings, versions, limits, answers, memory, and why
 tools err.

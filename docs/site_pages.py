@@ -29,7 +29,7 @@ from site_notebooks import as_markdown
 ROOT = Path(__file__).parents[1]
 OUTSIDE = (
     *("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/*/README.md"),
-    "tests/*/*.md",
+    "tests/*/[a-z]*.md",
 )
 _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _NAMED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s#]+)\)")

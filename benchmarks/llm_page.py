@@ -34,12 +34,14 @@ against the model before fine-tuning. One run each, seed 0, on {device} (torch {
 
 ## What was proved
 
-*TPR*: canaries caught at 1 % false positives. *ε ≥* is proved for all kinds of a run together, at
-95 % confidence.
+By kind: AUC, TPR at 1 % false positives, and the proved ε, which holds for all kinds of a run
+together at 95 % confidence. The *reach* of verdicts is {reach}.
 
 {final}
 
-Verdicts on the claimed ε: {verdicts}. Their *reach* is {reach}.
+Cost: seconds of training, and of scoring {canaries:,} canaries on the final model and its
+reference, completions included; their share, for all kinds and for one. The first run also pays for
+what a GPU does once. {aim}{older}
 
 ## The order of kinds
 
@@ -52,14 +54,6 @@ set-up, not what a kind can do at best. [Early in training](../benchmarks/llm_de
 ## What the model memorised
 
 {most} [Every kind of every run](../benchmarks/llm_details.md#what-the-model-memorised).
-
-## What the audit costs
-
-Seconds of training, and of scoring {canaries:,} canaries on the final model and its reference,
-completions included; the share of it for all kinds, and for one. The first run also pays for what a
-GPU does once. {aim}{older}
-
-{cost}
 """
 _DETAILS = """# Language models: details
 
@@ -102,27 +96,11 @@ def write_llm_page(out: Path) -> None:
         missing=_name_missing(plain["runs"]),
         reach=f"ε = {number(max(view.reach or 0 for view in last[0].views))}",
         compared=_compare_order(last[0]),
-        final=_tabulate(
-            ["run", "kind", "AUC", "TPR", "ε ≥"],
-            [
-                (named[place], *row)
-                for place, audit in enumerate(last)
-                for row in _list_views(audit)
-            ],
-        ),
-        verdicts="; ".join(
-            f"{named[place]}: *{audit.verdict}*"
-            for place, audit in enumerate(last)
-            if place not in free
-        ),
+        final=_tabulate(["", *named], _list_results(plain, last)),
         most=_name_most(memorised),
         canaries=len(plain["canaries"]),
         aim=_compare_aim(plain),
         older="" if plain.get("sorted") else _OLDER,
-        cost=_tabulate(
-            ["run", "training", "audit", "all", "one"],
-            [(_name_run(run), *_compute_cost(plain, run)) for run in plain["runs"]],
-        ),
     )
     write_page(PAGE, text)
     details = _DETAILS.format(
@@ -151,6 +129,19 @@ def write_llm_page(out: Path) -> None:
         ),
     )
     write_page(DETAILS, details)
+
+
+def _list_results(plain: dict[str, Any], last: list[em.Audit]) -> list[tuple[str, ...]]:
+    """Return what each run proved of each kind, its verdict and its cost: a column per run."""
+    kinds = [row[0] for row in _list_views(last[0])]
+    views = [{row[0]: ", ".join(row[1:]) for row in _list_views(audit)} for audit in last]
+    costs = zip(*(_compute_cost(plain, run) for run in plain["runs"]), strict=True)
+    names = ("training, s", "audit, s", "share, all", "share, one")
+    return [
+        *((kind, *(view[kind] for view in views)) for kind in kinds),
+        ("verdict", *(audit.verdict for audit in last)),
+        *((name, *cells) for name, cells in zip(names, costs, strict=True)),
+    ]
 
 
 def _name_most(memorised: list[tuple[str, MemorisationFinding]]) -> str:

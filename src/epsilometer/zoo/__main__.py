@@ -7,13 +7,12 @@ import click
 
 from epsilometer.zoo.linting import render_scores
 from epsilometer.zoo.page import (
-    PROGRAMS,
     count_outcomes,
     describe_seeds,
     list_mistakes,
     read_seeds,
+    render_list,
     render_page,
-    render_tables,
 )
 from epsilometer.zoo.programs import list_programs
 from epsilometer.zoo.runner import Outcome, run_zoo
@@ -41,7 +40,7 @@ def main(seeds: int | None, jobs: int) -> None:
     scores, accused = render_scores()
     if FILE.parent.is_dir():
         FILE.write_text(render_page(outcomes, seeds=paragraph, scores=scores), "utf-8")
-        LIST.write_text(f"{PROGRAMS}{render_tables(outcomes)}\n", "utf-8")
+        LIST.write_text(render_list(outcomes), "utf-8")
     lines = (count_outcomes(outcomes), *list_mistakes(outcomes), paragraph if seeds else "", scores)
     sys.stdout.write("\n".join(filter(None, lines)).rstrip() + "\n")
     wrongly = any(each.accused and each.program.right for each in (*outcomes, *again))

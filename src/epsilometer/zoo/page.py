@@ -7,13 +7,6 @@ from epsilometer.core import judge
 from epsilometer.zoo.program import Program
 from epsilometer.zoo.runner import Outcome
 
-PROGRAMS = """# Programs of the zoo
-
-Written by `make zoo`. What is tested, and what is missed: [the zoo](../../docs/zoo.md). *After
-steps* is the step at which the first alarm was certain; *CPU s* counts the program and its checks,
-up to the alarm.
-
-"""
 BEGIN, END = "<!-- seeds -->\n", "<!-- end of seeds -->\n"
 KINDS = {
     "step": "Plain functions",
@@ -78,7 +71,7 @@ def render_page(outcomes: Sequence[Outcome], *, seeds: str = "", scores: str = "
         seeds: Paragraph about the outcomes with many seeds.
         scores: Scores of lint on the programs that are only read.
     """
-    head = files("epsilometer.zoo").joinpath("page_head.md").read_text("utf-8")
+    head = _read_text("page_head.md")
     missed = "".join(f"- {line}\n" for line in list_mistakes(outcomes))
     kinds = "".join(
         f"- {title}: {count_outcomes(o for o in outcomes if o.program.kind == kind)}\n"
@@ -90,6 +83,15 @@ def render_page(outcomes: Sequence[Outcome], *, seeds: str = "", scores: str = "
         f"By kind ([all programs](../tests/zoo/programs.md), by which check, after how many steps):"
         f"\n\n{kinds}\n{BEGIN}{seeds}{END}" + (f"\n{scores}\n" if scores else "")
     )
+
+
+def render_list(outcomes: Iterable[Outcome]) -> str:
+    """Return the list of all programs, as Markdown: by which check each was found."""
+    return f"{_read_text('list_head.md')}\n{render_tables(outcomes)}\n"
+
+
+def _read_text(name: str) -> str:
+    return files("epsilometer.zoo").joinpath(name).read_text("utf-8")
 
 
 def read_seeds(page: str) -> str:

@@ -34,12 +34,9 @@ below. *Refuted*: audits that refute a false claim. *CPU*: of one audit, good to
 {rows}
 
 - Calls with few audits show that a tool runs and what it costs, and little of its errors.
-- Opacus trains and Flower simulates; neither audits. Their scores get our bound, so only time and
-  memory are theirs.
+- Opacus and Flower do not audit: their scores get our bound, so only time and memory are theirs.
 - A threshold for privacy-estimates, the noise of DP-SGD and the size of the classifier were chosen
   after a look at the data.
-- Not asked: what only one tool does, as attacks on images (ART), text extraction (PrivacyGuard),
-  attribute inference (SACRO-ML).
 """
 _TEXT = """# Comparison with other tools, in full
 

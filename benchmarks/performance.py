@@ -47,19 +47,17 @@ Measured on {machine}.
 
 {table}
 
-## On a GPU
+## On other pages
 
-Many models at once on one H200, in model-steps per second: [training](../benchmarks/gpu.md),
+Many models at once on one H200: [training](../benchmarks/gpu.md),
 [canaries](../benchmarks/canaries.md), [trials](../benchmarks/batched_gaussian.md),
-[audited steps](../benchmarks/conformance.md).
+[audited steps](../benchmarks/conformance.md). Targets:
 
-## Targets on other pages
-
-- MLP, LeNet-5 and CNN on a GPU; small transformers there: [GPU](../benchmarks/gpu.md)
-- small transformers on a CPU: 8 times `torch.func`: [transformers](../benchmarks/transformer.md)
-- from one core to two: 1.8 times: [training](../benchmarks/training.md)
-- federated rounds: 20 times Flower, up to 10⁵ clients: [at scale](../benchmarks/federated_scale.md)
-- audited steps: 1.3 times plain ones, 1.5 on a GPU: [conformance](../benchmarks/conformance.md)
+- MLP, LeNet-5, CNN and small transformers on a GPU: [GPU](../benchmarks/gpu.md)
+- small transformers on a CPU, 8 times `torch.func`: [transformers](../benchmarks/transformer.md)
+- from one core to two, 1.8 times: [training](../benchmarks/training.md)
+- federated rounds, 20 times Flower, up to 10⁵ clients: [at scale](../benchmarks/federated_scale.md)
+- audited steps, 1.3 times plain ones, 1.5 on a GPU: [conformance](../benchmarks/conformance.md)
 - memory of LiRA and RMIA: [membership](../benchmarks/membership.md)
 - shuffling up to 10³ epochs, its memory; Poisson sampling in 50 ms; start; reports:
   [accounting](../benchmarks/accounting.md)

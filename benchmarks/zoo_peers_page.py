@@ -87,9 +87,9 @@ plugged in by one function (`run_zoo(tool=…)`, `python benchmarks/zoo_peers.py
 {tools}
 
 {missed} The zoo is ours, and the checks were written with its programs at hand. Others
-test any mechanism, know nothing of DP-SGD, and see one number per run (the projection that shows
-most of a shift, {runs:,} runs per side): noise that is reused or missing from a few coordinates
-does not shift it. [What each was asked](../benchmarks/comparison.md#the-zoo-what-other-tools-find).
+test any mechanism and see one number per run (the projection with the largest shift, {runs:,} runs
+per side), which noise that is reused or missing from a few coordinates does not shift.
+[What each was asked](../benchmarks/comparison.md#the-zoo-what-other-tools-find).
 """
 _TEXT = """## The zoo: what other tools find
 

@@ -62,7 +62,7 @@ slow: setup
 fuzz: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10)
 
-# Every job at four sizes or more, beside peers and limits, into docs/performance.md.
+# Every job at four sizes or more, beside peers and limits, into docs/performance.md and benchmarks/.
 bench: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/performance.py
 
@@ -96,8 +96,9 @@ calibration: setup
 	$(BIN)/python -m tests.calibration.power
 	$(BIN)/python -m tests.calibration.poisson
 
-# Every wrong and right program through the checks of conformance; writes docs/zoo.md: two minutes of
-# CPU. With SEEDS=100 right ones are run with a hundred seeds too: hours.
+# Every wrong and right program through the checks of conformance; writes docs/zoo.md and
+# tests/zoo/programs.md: two minutes of CPU. With SEEDS=100 right ones are run with a hundred seeds
+# too: hours.
 zoo: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m epsilometer.zoo $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JOBS),--jobs $(JOBS))
 
@@ -157,7 +158,7 @@ audit-deps: setup
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist . >/dev/null
 	$(BIN)/python docs/dependencies.py
 
-# Every kind of fault, counted, into docs/reliability.md: half an hour of CPU.
+# Every kind of fault, counted, into docs/reliability.md and tests/faults: half an hour of CPU.
 reliability: setup
 	OMP_NUM_THREADS=1 $(BIN)/python docs/reliability.py
 

@@ -2,7 +2,8 @@
 
 ``train DATA OUT [SECONDS]`` trains on a GPU and writes what was measured after every run; none is
 begun that would not end within so many seconds. It needs torch, NumPy and SciPy.
-``page OUT`` judges that and writes ``docs/llm.md``. ``--tiny`` does both in seconds, on a CPU.
+``page OUT`` judges that and writes ``docs/llm.md`` and ``llm_details.md``. ``--tiny`` does both in
+seconds, on a CPU.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Judge what benchmarks/llm.py measured, and write ``docs/llm.md``."""
+"""Judge what benchmarks/llm.py measured; write ``docs/llm.md`` and ``llm_details.md`` here."""
 
 import json
 from pathlib import Path
@@ -15,13 +15,14 @@ from epsilometer.audits.text.subject import name_group
 from epsilometer.core.memorisation import MemorisationFinding
 from epsilometer.core.words import number
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "llm.md"
+_HERE = Path(__file__).resolve().parent
+PAGE, DETAILS = _HERE.parent / "docs" / "llm.md", _HERE / "llm_details.md"
 PLANNED = [(method, epsilon) for epsilon in (None, 8.0, 1.0) for method in ("full", "LoRA")]
 _AIM = 0.05
 _TEXT = """# Language models: what canaries prove
 
 Written by `python benchmarks/llm.py page OUT` from what `python benchmarks/llm.py train DATA OUT`
-measured; do not edit. How to audit your own model: [Hugging Face](howto/huggingface.md).
+measured. How to audit your own model: [Hugging Face](howto/huggingface.md).
 
 A GPT-2 of {weights:,} weights was trained from scratch on bundled texts, then fine-tuned on posts
 of other people: in full, and by LoRA (rank {rank}) in every linear layer. Each run has Poisson
@@ -31,22 +32,35 @@ to {clip:g}; the noise is Rényi-accounted at δ = {delta:g}. Canaries are score
 against the model before fine-tuning. One run each, seed 0, on {device} (torch {torch}),
 {minutes:.1f} minutes in all.{missing}
 
-## At the end of training
+## What was proved
 
-ε proved holds for all kinds of a run together, at 95 % confidence. Every claim was judged; *reach*
-is {reach}.
+By kind: AUC, TPR at 1 % false positives, and the proved ε, which holds for all kinds of a run
+together at 95 % confidence. The *reach* of verdicts is {reach}.
 
 {final}
+
+Cost: seconds of training, and of scoring {canaries:,} canaries on the final model and its
+reference, completions included; their share, for all kinds and for one. The first run also pays for
+what a GPU does once. {aim}{older}
 
 ## The order of kinds
 
 {compared}
 Panda et al. (2025) publish this order for fine-tuned models: new and crafted tokens first, random
-strings last (49.6 % against 4.2 % caught at 1 % false positives, Qwen2.5-0.5B; from its abstract).
-LoRA leaves the table of tokens as it is, so new tokens learn nothing there. Nothing was tuned: the
-numbers describe this set-up, not what a kind can do at best.
+strings last (49.6 % against 4.2 % at 1 %, Qwen2.5-0.5B; from its abstract). LoRA leaves the table
+of tokens as it is, so new tokens learn nothing there. Nothing was tuned: the numbers describe this
+set-up, not what a kind can do at best. [Early in training](../benchmarks/llm_details.md).
 
-Without DP, after {early:.0%} of the steps:
+## What the model memorised
+
+{most} [Every kind of every run](../benchmarks/llm_details.md#what-the-model-memorised).
+"""
+_DETAILS = """# Language models: details
+
+Written by `python benchmarks/llm.py page OUT`. What was run and proved:
+[Language models](../docs/llm.md).
+
+## Without DP, after {early:.0%} of the steps
 
 {order}
 
@@ -56,29 +70,24 @@ Share of planted texts that the final model completes from their prompt, with 95
 median exposure in bits.
 
 {memorised}
-
-## What the audit costs
-
-Scoring {canaries:,} canaries on the final model and on its reference, completions included, beside
-the seconds of training. The last column is for {count:,} canaries, one kind. The first run also
-pays for what a GPU does once.
-{aim}{older}
-
-{cost}
 """
 
-_OLDER = """ Scoring
-has changed since: [passes, operations and CPU time before and after](../benchmarks/llm_cost.md)."""
+_OLDER = " Scoring has changed since: [before and after](../benchmarks/llm_cost.md)."
 
 
 def write_llm_page(out: Path) -> None:
-    """Judge every run in a folder, and write the page."""
+    """Judge every run in a folder, and write the pages."""
     plain = json.loads((out / "llm.json").read_text("utf-8"))
     with np.load(out / "llm.npz") as arrays:
         judged = [_judge_run(plain, arrays, place) for place in range(len(plain["runs"]))]
     last = [audits[-1] for audits in judged]
     named = [_name_run(run) for run in plain["runs"]]
     free = [place for place, run in enumerate(plain["runs"]) if run["epsilon"] is None]
+    memorised = [
+        (named[place], found)
+        for place, audit in enumerate(last)
+        for found in audit.find(MemorisationFinding)
+    ]
     text = _TEXT.format(
         **{key: plain[key] for key in ("weights", "rank", "rate", "steps", "records", "planted")},
         **{key: plain[key] for key in ("count", "clip", "delta", "device")},
@@ -87,17 +96,17 @@ def write_llm_page(out: Path) -> None:
         missing=_name_missing(plain["runs"]),
         reach=f"ε = {number(max(view.reach or 0 for view in last[0].views))}",
         compared=_compare_order(last[0]),
+        final=_tabulate(["", *named], _list_results(plain, last)),
+        most=_name_most(memorised),
+        canaries=len(plain["canaries"]),
+        aim=_compare_aim(plain),
+        older="" if plain.get("sorted") else _OLDER,
+    )
+    write_page(PAGE, text)
+    details = _DETAILS.format(
         early=plain["checkpoints"][0],
-        final=_tabulate(
-            ["run", "kind", "AUC", "caught at 1 %", "ε proved", "verdict"],
-            [
-                (named[place], *row, audit.verdict)
-                for place, audit in enumerate(last)
-                for row in _list_views(audit)
-            ],
-        ),
         order=_tabulate(
-            ["run", "kind", "AUC", "caught at 1 %", "ε proved"],
+            ["run", "kind", "AUC", "TPR at 1 %", "ε ≥"],
             [
                 (named[place], *row)
                 for place in free
@@ -108,26 +117,48 @@ def write_llm_page(out: Path) -> None:
             ["run", "canaries", "extracted", "limits", "of held-out ones, nearly", "exposure"],
             [
                 (
-                    named[place],
+                    name,
                     found.canaries,
                     f"{found.exact:.1%}",
                     f"{found.exact_low:.1%}–{found.exact_high:.1%}",
                     f"{found.near_held_out:.1%}",
                     f"{found.exposure:.1f} of {found.most_exposure:.1f}",
                 )
-                for place, audit in enumerate(last)
-                for found in audit.find(MemorisationFinding)
+                for name, found in memorised
             ],
         ),
-        canaries=len(plain["canaries"]),
-        aim=_compare_aim(plain),
-        older="" if plain.get("sorted") else _OLDER,
-        cost=_tabulate(
-            ["run", "training, s", "audit, s", "share", "of one kind"],
-            [(_name_run(run), *_compute_cost(plain, run)) for run in plain["runs"]],
-        ),
     )
-    write_page(PAGE, text)
+    write_page(DETAILS, details)
+
+
+def _list_results(plain: dict[str, Any], last: list[em.Audit]) -> list[tuple[str, ...]]:
+    """Return what each run proved of each kind, its verdict and its cost: a column per run."""
+    kinds = [row[0] for row in _list_views(last[0])]
+    views = [{row[0]: ", ".join(row[1:]) for row in _list_views(audit)} for audit in last]
+    costs = zip(*(_compute_cost(plain, run) for run in plain["runs"]), strict=True)
+    names = ("training, s", "audit, s", "share, all", "share, one")
+    return [
+        *((kind, *(view[kind] for view in views)) for kind in kinds),
+        ("verdict", *(audit.verdict for audit in last)),
+        *((name, *cells) for name, cells in zip(names, costs, strict=True)),
+    ]
+
+
+def _name_most(memorised: list[tuple[str, MemorisationFinding]]) -> str:
+    """Say what was extracted, and of which kinds."""
+    told = [
+        f"{found.exact:.1%} of {found.canaries.split(' ', 1)[1]} ({name}; 95 % limits "
+        f"{found.exact_low:.1%}–{found.exact_high:.1%})"
+        for name, found in sorted(memorised, key=lambda each: -each[1].exact)
+        if found.exact > 0
+    ]
+    exposed, most = max(memorised, key=lambda each: each[1].exposure)
+    return (
+        f"Planted texts that the final model completes from their prompt: "
+        f"{'; '.join([*told, 'of all others none'])}. Most exposed: "
+        f"{most.canaries.split(' ', 1)[1]} ({exposed}; {most.exposure:.1f} of "
+        f"{most.most_exposure:.1f} bits)."
+    )
 
 
 def _name_missing(runs: list[dict[str, Any]]) -> str:
@@ -179,8 +210,8 @@ def _list_views(audit: em.Audit) -> list[tuple[str, ...]]:
     for view in audit.views:
         caught = dict(view.attack.tpr_at_fpr)[0.01]
         kind = view.subject.partition(" canaries")[0].split(" ", 1)[1]
-        said = f"≥ {number(view.bound.epsilon)}"
-        rows[kind] = (kind, f"{view.attack.auc:.3f}", f"{caught:.1%}", said)
+        proved = number(view.bound.epsilon)
+        rows[kind] = (kind, f"{view.attack.auc:.3f}", f"{caught:.1%}", proved)
     order = [name_group(TextCanaries(kind=kind)).split(" ")[1] for kind in ("new", "rare")]
     return sorted(rows.values(), key=lambda row: (row[0] not in order, row[0]))
 

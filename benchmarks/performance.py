@@ -1,4 +1,6 @@
-"""Times every job at four sizes or more, beside peers and limits; writes ``docs/performance.md``.
+"""Times every job at four sizes or more, beside peers and limits; writes two pages.
+
+``docs/performance.md`` has the largest sizes, ``benchmarks/performance.md`` everything.
 
     python benchmarks/performance.py              # all jobs: make bench
     python benchmarks/performance.py bound csv    # these jobs; others stay as they were measured
@@ -29,13 +31,41 @@ from sizes import ARGUMENTS, TINY, choose_size, fit_power, write_page
 
 _HERE = Path(__file__).resolve().parent
 _HISTORY = _HERE / "history.csv"
-_PAGE = _HERE.parent / "docs" / "performance.md"
+_PAGE, _DETAILS = _HERE.parent / "docs" / "performance.md", _HERE / "performance.md"
 _WORSE = 1.2  # a ratio that grew by more is marked
 _TAKES = choose_size(3, 1)
 _SHORT = 1.0  # seconds: what takes longer is measured once
 _TEXT = """# How fast
 
-Written by `make bench` from `benchmarks/history.csv`; do not edit. CPU seconds of
+CPU seconds of one thread at the largest size, written by `make bench`: the least of {takes}
+calls, or one above {short:g} s. *Times*: how many times as fast as the peer, in the same run.
+*Limit*: the share of our time that no program can leave out. Peers, limits, sizes, growth and
+changes since the last run: [details](../benchmarks/performance.md). **Slower** than then by more
+than {worse:.0%} on the same machine: {slower}.
+
+Measured on {machine}.
+
+{table}
+
+## On other pages
+
+Many models at once on one H200: [training](../benchmarks/gpu.md),
+[canaries](../benchmarks/canaries.md), [trials](../benchmarks/batched_gaussian.md),
+[audited steps](../benchmarks/conformance.md). Targets:
+
+- MLP, LeNet-5, CNN and small transformers on a GPU: [GPU](../benchmarks/gpu.md)
+- small transformers on a CPU, 8 times `torch.func`: [transformers](../benchmarks/transformer.md)
+- from one core to two, 1.8 times: [training](../benchmarks/training.md)
+- federated rounds, 20 times Flower, up to 10⁵ clients: [at scale](../benchmarks/federated_scale.md)
+- audited steps, 1.3 times plain ones, 1.5 on a GPU: [conformance](../benchmarks/conformance.md)
+- memory of LiRA and RMIA: [membership](../benchmarks/membership.md)
+- shuffling up to 10³ epochs, its memory; Poisson sampling in 50 ms; start; reports:
+  [accounting](../benchmarks/accounting.md)
+"""
+_FULL = """# How fast: details
+
+Written by `make bench` from `benchmarks/history.csv`; do not edit. In short:
+[how fast](../docs/performance.md). CPU seconds of
 one thread at the largest size: the least of {takes} calls, or one call where it takes more than
 {short:g} s. *Peer* and *limit* are measured in the same run. The limit is work that no program
 can leave out; the share is limit over ours. *Growth* is the exponent of the time in the size,
@@ -58,27 +88,6 @@ Measured on {machine}.
 | job | sizes: seconds |
 |---|---|
 {sizes}
-
-## On a GPU
-
-Many models at once on one H200, in model-steps per second: [training](../benchmarks/gpu.md),
-[canaries](../benchmarks/canaries.md), [trials](../benchmarks/batched_gaussian.md),
-[audited steps](../benchmarks/conformance.md). Details of single jobs are in the other pages of
-`benchmarks/`.
-
-## Targets on other pages
-
-| target | page |
-|---|---|
-| MLP, LeNet-5 and CNN on a GPU; small transformers there | [GPU](../benchmarks/gpu.md) |
-| small transformers on a CPU: 8 times `torch.func` | [transformers](../benchmarks/transformer.md) |
-| from one core to two: 1.8 times | [training](../benchmarks/training.md) |
-| federated rounds: 20 times Flower, up to 10⁵ clients | \
-[at scale](../benchmarks/federated_scale.md) |
-| audited steps: 1.3 times plain ones, 1.5 on a GPU | [conformance](../benchmarks/conformance.md) |
-| memory of LiRA and RMIA | [membership](../benchmarks/membership.md) |
-| shuffling up to 10³ epochs, its memory; Poisson sampling in 50 ms; start; reports | \
-[accounting](../benchmarks/accounting.md) |
 """
 
 
@@ -129,6 +138,7 @@ def main() -> None:
             write_history(lines)
             lines = read_history()  # as rounded there: the page can be made again from it
     write_page(_PAGE, make_page(lines))
+    write_page(_DETAILS, make_details(lines))
 
 
 def measure_jobs(jobs: Iterable[Job]) -> list[Line]:
@@ -202,40 +212,70 @@ def write_history(lines: Sequence[Line]) -> None:
 
 
 def make_page(lines: Sequence[Line]) -> str:
-    """Return the page of the newest measurement of each job."""
-    rows, notes, sizes = [], [], []
-    for job in JOBS:
-        runs = _split_runs([line for line in lines if line.job == job.name])
-        if not runs:
-            continue
-        newest, last = runs[-1], runs[-1][-1]
-        cells = (
-            job.title.format(size=f"{last.size:,}"),
-            f"{last.ours:.3g}",
-            f"{last.peer:.3g}",
-            f"{last.peer / last.ours:.1f}",
-            f"{last.limit:.3g}",
-            f"{last.limit / last.ours:.0%}",
-            f"{fit_power([each.size for each in newest], [each.ours for each in newest]):.2f}",
-            _judge_target(job, last),
-            _compare_runs(runs),
+    """Return the page of the documentation: the newest measurement of each job, in short."""
+    newest = _list_newest(lines)
+    rows = [
+        (job.title.format(size=f"{last.size:,}"), ours, times, share, _judge_target(job, last))
+        for job, last, (ours, _, times, _, share) in (
+            (job, runs[-1][-1], _describe_last(runs[-1][-1])) for job, runs in newest
         )
-        rows.append(
-            "| " + " | ".join("–" if cell.startswith("nan") else cell for cell in cells) + " |"
-        )
-        notes.append(f"| {job.name} | {job.note} |")
-        curve = ", ".join(f"{each.size:,}: {each.ours:.3g}" for each in newest)
-        sizes.append(f"| {job.name}, {job.unit} | {curve} |")
-    header = "| job | ours, s | peer, s | times | limit, s | share | growth | target | since |\n"
+    ]
+    slower = [job.name for job, runs in newest if "**slower**" in _compare_runs(runs)]
     return _TEXT.format(
         takes=_TAKES,
         short=_SHORT,
         worse=_WORSE - 1,
+        slower=", ".join(slower) or "none",
         machine=_name_machines(lines),
-        table=header + "|---|---|---|---|---|---|---|---|---|\n" + "\n".join(rows),
-        notes="\n".join(notes),
+        table=_tabulate(["job", "ours, s", "times", "limit", "target"], rows),
+    )
+
+
+def make_details(lines: Sequence[Line]) -> str:
+    """Return the page of everything that was measured newly of each job."""
+    newest = _list_newest(lines)
+    rows, sizes = [], []
+    for job, runs in newest:
+        last, curve = runs[-1][-1], runs[-1]
+        growth = fit_power([each.size for each in curve], [each.ours for each in curve])
+        cells = (*_describe_last(last), f"{growth:.2f}", _judge_target(job, last))
+        rows.append((job.title.format(size=f"{last.size:,}"), *cells, _compare_runs(runs)))
+        shown = ", ".join(f"{each.size:,}: {each.ours:.3g}" for each in curve)
+        sizes.append(f"| {job.name}, {job.unit} | {shown} |")
+    head = ["job", "ours, s", "peer, s", "times", "limit, s", "share", "growth", "target", "since"]
+    return _FULL.format(
+        takes=_TAKES,
+        short=_SHORT,
+        worse=_WORSE - 1,
+        machine=_name_machines(lines),
+        table=_tabulate(head, rows),
+        notes="\n".join(f"| {job.name} | {job.note} |" for job, _ in newest),
         sizes="\n".join(sizes),
     )
+
+
+def _list_newest(lines: Sequence[Line]) -> list[tuple[Job, list[list[Line]]]]:
+    """Return the jobs that were measured, each with its measurements."""
+    runs = ((job, _split_runs([line for line in lines if line.job == job.name])) for job in JOBS)
+    return [(job, found) for job, found in runs if found]
+
+
+def _describe_last(last: Line) -> tuple[str, str, str, str, str]:
+    """Return ours, the peer, how many times, the limit and its share; a dash for none."""
+    cells = (
+        f"{last.ours:.3g}",
+        f"{last.peer:.3g}",
+        f"{last.peer / last.ours:.1f}",
+        f"{last.limit:.3g}",
+        f"{last.limit / last.ours:.0%}",
+    )
+    ours, peer, times, limit, share = ("–" if cell.startswith("nan") else cell for cell in cells)
+    return ours, peer, times, limit, share
+
+
+def _tabulate(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
 def _name_machines(lines: Sequence[Line]) -> str:

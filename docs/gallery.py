@@ -25,9 +25,8 @@ PICTURED = 150_000  # bytes of a picture
 VIEW = {"width": 1160, "height": 620}
 HEAD = """# Gallery
 
-Each real report is shown with the command that made it. A picture that is a link opens the report.
-Each report says what its numbers mean and what they do not mean. `make gallery` makes all of them
-again, with the two input files.
+Real reports, each with its command; a picture that is a link opens the report. `make gallery` makes
+all of them again, with the two input files.
 """
 
 

@@ -3,7 +3,7 @@
     python docs/mutation.py                 every mutant that has no verdict yet
     python docs/mutation.py --survivors     and those that survived, after tests were added
     python docs/mutation.py binomial        those of a module, anew; or its survivors alone
-    python docs/mutation.py --table         the table of docs/mutation.md, of what is known by now
+    python docs/mutation.py --table         tests/stats/mutants.md, of what is known by now
 
 mutmut makes the mutants as pyproject.toml says, and its files in mutants/ keep the verdicts:
 `mutmut show NAME` prints a mutant, `mutmut results` names those that survived. The loop is ours:
@@ -33,6 +33,12 @@ from mutmut.stats import load_stats, save_stats
 from mutmut.utils.file_utils import walk_mutatable_files
 from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
+PAGE = Path("tests/stats/mutants.md")
+TEXT = """# Mutants of `stats`
+
+Written by `make mutation`. What they are, and which survive: [mutation](../../docs/mutation.md).
+
+"""
 SOURCE = Path("src/epsilometer/stats")
 STATS = "mutants" / SOURCE
 VERDICTS = {0: "survived", 1: "killed", None: "not run", 33: "no test"}  # else: killed by the clock
@@ -41,7 +47,7 @@ THOROUGH = 6.0, 300  # the same for survivors
 
 
 def main() -> None:
-    """Does what was asked for and prints the table."""
+    """Does what was asked for; prints and writes the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("modules", nargs="*", help="as the table names them")
     parser.add_argument("--survivors", action="store_true")
@@ -72,6 +78,8 @@ def main() -> None:
         random.Random(0).shuffle(names)  # who stops early has a fair sample
         limits = THOROUGH if asked.survivors else QUICK
         judge(names, items, limits, asked.cores, time.monotonic() + asked.seconds)
+    if any(verdicts()):
+        PAGE.write_text(f"{TEXT}{table()}\n", "utf-8")
     print(table())
 
 

@@ -1,4 +1,6 @@
-"""Inject every kind of fault, count what was survived, and write ``docs/reliability.md``.
+"""Inject every kind of fault, count what was survived, and write two pages.
+
+``docs/reliability.md`` has what was lost, ``tests/faults/survived.md`` every kind of fault.
 
     python docs/reliability.py    # or: make reliability
 
@@ -17,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
+TABLE = ROOT / "tests" / "faults" / "survived.md"
 TESTS = (
     "tests/faults/test_power_cuts.py",
     "tests/faults/test_crash_points.py",
@@ -30,64 +33,57 @@ TESTS = (
 )
 TEXT = """# What a run survives
 
-Written by `make reliability` (`python docs/reliability.py`), which injects these faults and
-counts them; do not edit the table. *Survived* means: nothing that was acknowledged is lost,
-nobody innocent is blamed, and the run ends in the same bytes as one that nothing disturbed, or
-says in one sentence why it stopped and goes on when it is called again. A unit that hangs is
-survived if it alone fails.
+`make reliability` injects faults of {kinds} kinds ([each](../tests/faults/survived.md)):
+**{tried} tried, {survived} survived, {lost} lost.** {failed}
+
+*Survived*: nothing acknowledged is lost, no unit is blamed for another, and the run ends in the
+same bytes as an undisturbed one, or says in one sentence why it stopped and goes on when called
+again. A unit that hangs is survived if it alone fails.
+
+- **Power cuts.** Every change to the disk is recorded. After each call the disk is left with the
+  least that it may keep, with all of it, and with random subsets of what was not fsynced, torn or
+  zeroed (`tests/faults/disk.py`). A store whose folders are not fsynced is caught by the same test.
+- **Crashes and disk errors** at the first, second, … call of `open`, `fsync`, `rename`, `unlink`
+  and `mkdir`; a real file system that is full.
+- **Kills**: SIGKILL at random moments, of the run, its workers, Dask's workers and scheduler.
+- **Damage**: shards cut, overwritten, forged, renamed, or replaced by links and pipes.
+
+## What decides whether a unit is to blame
+
+Units are granted to workers as *leases*. A lease ends with an outcome of each unit, or is lost
+because the worker died or took too long; its units are then granted again one by one. Only a unit
+that is lost `retries` times with nothing else under way fails. `epsilometer runs status` shows
+which are under way, and who is late.
+
+Without `timeout`, a unit may take 30 times the median of finished units, at least a minute, and
+four times as long at each further try. While fewer than five are finished, the longest of them
+counts, or what was usual when the run was last under way, and the limit is ten times as long;
+before any there is none. Units in this process and in threads cannot be ended; they are only
+reported.
+
+## Memory
+
+The process that began a run holds at most 128 MB of finished units, beside twice the largest one.
+`python -m tests.faults.memory 400 1` prints the peak, in MB, of 400 units of 1 MB that all wait for
+the first, and what there was before: 118 and 48. 800 units from threads take 125, 49 before; from a
+Dask worker 167 and 67.
+
+## Systems
+
+Linux is supported; all tests run there. macOS and Windows are best effort and not tested: the drive
+of a Mac may hold fsynced data in its cache; Windows cannot fsync folders (a power cut may lose the
+last names) and sets no modes of files. Network drives without locks are not supported: two
+processes could work on one run.
+"""
+ROWS = """# Faults that were injected
+
+Written by `make reliability`. What *survived* means: [reliability](../../docs/reliability.md).
 
 | fault | tried | survived | lost |
 |---|---|---|---|
 {rows}
 
 {failed}
-
-## How faults are injected
-
-- **Power cuts.** A layer between the program and its disk records every change. After every
-  recorded call the disk is left with the least that it may keep, with all of it, and with
-  random subsets of what was not fsynced, in any order, files torn or zeroed
-  (`tests/faults/disk.py`). Each of these is a crash point. A store whose folders are not
-  fsynced is caught by the same test.
-- **Crashes and errors of the disk.** The process ends, or the call fails, at the first, second,
-  … call of `open`, `fsync`, `rename`, `unlink` and `mkdir`.
-- **Kills.** SIGKILL at random moments: of the run, of its workers, of Dask's workers and
-  scheduler.
-- **Disks.** A real file system that is full at several points, and has room again later.
-- **Damage.** Shards that are cut, overwritten, forged, renamed, or replaced by links and pipes.
-
-## What decides whether a unit is to blame
-
-Units are granted to workers as *leases*. A lease ends with an outcome of each unit, or it is lost,
-because the worker died or took too long. Units that were lost together are granted again one by
-one. Only a unit that is lost `retries` times with nothing else under way fails. `epsilometer runs
-status` shows which units are under way, and who is late.
-
-A unit may take `timeout` seconds. Without one it is 30 times the median of finished units and at
-least a minute, and four times as long at each further try. While fewer than five are finished the
-longest of them counts, or what was usual when the run was last under way, and the limit is ten
-times as long. Before any unit of a run is finished there is no limit; give `timeout`. Units in this
-process and in threads cannot be ended; they are only reported.
-
-## Memory
-
-The process that began a run holds at most 128 MB of finished units, beside twice the largest one.
-`python -m tests.faults.memory 400 1` prints the peak, in MB, of a run of 400 units of 1 MB that all
-wait for the first, and what there was before it: 118 and 48. 800 units of 1 MB from threads take
-125 MB, 49 before the run, and from a Dask worker 167 and 67.
-
-## Systems
-
-| system | |
-|---|---|
-| Linux | supported; all tests run there |
-| macOS | best effort, not tested: as Linux, but the drive may hold fsynced data in its cache |
-| Windows | best effort, not tested; see below |
-| network drives without locks | not supported: two processes could work on one run |
-
-On Windows folders cannot be fsynced, so that a power cut may lose the last names, and modes of
-files are not set. Workers end when their pipe closes: no parent process is polled. Letters that a
-terminal in cp1252 lacks are spelled out.
 """
 
 
@@ -128,7 +124,9 @@ def main() -> int:
     rows.append(f"| **all** | **{whole:,}** | **{kept:,}** | **{whole - kept:,}** |")
     said = done.stdout.strip().splitlines()[-1]
     failed = f"Tests that failed: {len(bad)} ({said})." if bad else "No test failed."
-    PAGE.write_text(TEXT.format(rows="\n".join(rows), failed=failed), "utf-8")
+    counts = {"tried": f"{whole:,}", "survived": f"{kept:,}", "lost": f"{whole - kept:,}"}
+    PAGE.write_text(TEXT.format(kinds=len(tried), **counts, failed=failed), "utf-8")
+    TABLE.write_text(ROWS.format(rows="\n".join(rows), failed=failed), "utf-8")
     print("\n".join([*rows, failed, *bad]), done.stdout if bad else "")
     return 1 if bad or kept != whole else 0
 

@@ -20,12 +20,17 @@ import click
 
 import epsilometer
 from epsilometer.cli.main import HEADINGS, main
+from epsilometer.lint import RULES
+from epsilometer.lint.explaining import explain_rule
 
 sys.path.insert(0, str(Path(__file__).parent))
 from site_notebooks import as_markdown
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/*/README.md")
+OUTSIDE = (
+    *("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/*.md", "reproductions/*/README.md"),
+    "tests/*/[a-z]*.md",
+)
 _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _NAMED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s#]+)\)")
 _PACKAGE = re.compile(r"<!-- modules of (\S+) -->")
@@ -61,6 +66,7 @@ GROUPS = {
 }
 # Whoever searches finds what explains before what lists.
 _BOOST = "---\nsearch:\n  boost: 0.3\n---\n"
+_RULE = re.compile(r"(?<!\[)`([A-Z]{4}\d{3})`")  # as SHUF001
 _HELD = re.compile(r"(?<!\[)`([a-z_]+(?:\.\w+){2,})`")  # as attacks.lira.lira
 
 
@@ -84,9 +90,10 @@ def write_pages(folder: Path) -> None:
             target.write_text(text, "utf-8")
         else:
             shutil.copyfile(path, target)
-    for name, text in {**module_pages(), **command_pages()}.items():
+    made = {name: _BOOST + text for name, text in {**module_pages(), **command_pages()}.items()}
+    for name, text in {**made, **rule_pages()}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(_BOOST + text, "utf-8")
+        (folder / name).write_text(text, "utf-8")
 
 
 def _list_sources() -> dict[str, Path]:
@@ -129,11 +136,27 @@ def make_page(markdown: str, *, source: str, page: str, known: set[str]) -> str:
     markdown = markdown.replace("```python\n>>>", "```pycon\n>>>")
     if page.startswith("papers/"):  # which package holds what: with a link to it
         markdown = _HELD.sub(r"[`\1`][epsilometer.\1]", markdown)
+    markdown = _RULE.sub(lambda found: _link_rule(found, page), markdown)
     for marker, made in {"<!-- commands -->": commands, "<!-- names -->": names}.items():
         if marker in markdown:
             markdown = markdown.replace(marker, made())
     markdown = _PACKAGE.sub(lambda found: modules(found[1], page=page), markdown)
     return (_BOOST if page.startswith("reference/") else "") + markdown
+
+
+def _link_rule(found: re.Match[str], page: str) -> str:
+    """Return a rule of lint, named in a page, with a link to its own."""
+    if found[1] not in RULES:
+        return found[0]
+    return f"[{found[0]}]({posixpath.relpath(RULES[found[1]].page, posixpath.dirname(page))})"
+
+
+def rule_pages() -> dict[str, str]:
+    """Return a page for every rule of lint, as ``epsilometer lint --explain`` prints it."""
+    return {
+        rule.page: f"{explain_rule(rule)}\n[All rules](../lint.md#rules)\n"
+        for rule in RULES.values()
+    }
 
 
 def turned(markdown: str, *, source: str, page: str) -> str:

@@ -13,7 +13,10 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "docs/**/*.md", "reproductions/*/README.md", "benchmarks/*.md", ".github/**/*.md")
+PAGES = (
+    *("*.md", "docs/**/*.md", "reproductions/*/README.md", "benchmarks/*.md", "tests/*/[a-z]*.md"),
+    ".github/**/*.md",
+)
 TEXTS = ("src/epsilometer/report/texts.toml", "src/epsilometer/lint/rules.toml")
 # Programs as others write them, and names of what once was.
 LEFT_OUT = ("src/epsilometer/zoo/sources", "src/epsilometer/_reproductions")

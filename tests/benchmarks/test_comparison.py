@@ -36,6 +36,7 @@ def _raw() -> Any:
 
 def test_page_is_what_was_measured(modules: Any) -> None:
     assert modules["page"].PAGE.read_text("utf-8") == modules["page"].page(_raw())
+    assert modules["page"].FULL.read_text("utf-8") == modules["page"].full_page(_raw())
     assert modules["page"].CHART.stat().st_size < 150_000
 
 

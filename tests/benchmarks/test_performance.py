@@ -22,6 +22,8 @@ def test_the_page_is_what_was_measured(performance: Any) -> None:
     lines = performance.read_history()
     page = BENCHMARKS.parent / "docs" / "performance.md"
     assert page.read_text("utf-8") == performance.make_page(lines)
+    details = BENCHMARKS / "performance.md"
+    assert details.read_text("utf-8") == performance.make_details(lines)
     assert {line.job for line in lines} == {job.name for job in performance.JOBS}
 
 
@@ -60,9 +62,11 @@ def test_a_ratio_that_is_worse_by_a_fifth_is_marked(
     now = [small, make_line(performance, **changed)]
     row = next(
         line
-        for line in performance.make_page([*before, *now]).splitlines()
+        for line in performance.make_details([*before, *now]).splitlines()
         if "default bound" in line
     )
+    page = " ".join(performance.make_page([*before, *now]).split())
+    assert f"on the same machine: {'bound' if marked else 'none'}." in page
     assert ("**slower**" in row) == marked
     assert ("another machine" in row) == (len(changed) == 2)
 

@@ -1,4 +1,4 @@
-"""Pages of rules: the example is found, the fix is not, and the command gives the ε it says."""
+"""What is said of rules: the example is found, the fix is not, and the command gives its ε."""
 
 import json
 import re
@@ -10,15 +10,18 @@ from click.testing import CliRunner
 
 from epsilometer.cli.main import main
 from epsilometer.lint import RULES, Rule, lint_source
-from tests.lint.pages import FOLDER, render_page
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
-def test_a_page_is_made_of_its_rule(rule: Rule) -> None:
-    assert (FOLDER / f"{rule.id}.md").read_text("utf-8") == render_page(rule)
-    assert rule.page == f"docs/lint/{rule.id}.md"
+def test_a_rule_is_explained_with_its_example_and_its_fix(rule: Rule) -> None:
+    done = CliRunner().invoke(main, ["lint", "--explain", rule.id.lower()])
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"# {rule.id}: {rule.name}\n")
+    for part in (rule.wrong, rule.right, rule.why, rule.remedy, rule.answer):
+        assert part.strip() in done.stdout
+    assert re.search(rf"^train\.py:\d+:\d+: {rule.id} (error|warning): ", done.stdout, re.M)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
@@ -29,8 +32,15 @@ def test_the_example_is_found_and_the_fix_is_not(rule: Rule) -> None:
     assert right.blind == ""  # it was understood, and nothing found
 
 
-def test_there_is_a_page_per_rule_and_none_beside() -> None:
-    assert sorted(path.stem for path in FOLDER.glob("*.md")) == sorted(RULES)
+def test_an_unknown_rule_is_refused() -> None:
+    done = CliRunner().invoke(main, ["lint", "--explain", "SHUF999"])
+    assert done.exit_code == 2
+    assert "SHUF999" in done.stderr
+
+
+def test_every_rule_has_its_page_on_the_site() -> None:
+    named = re.findall(r": (lint/.+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
+    assert named == [rule.page for rule in RULES.values()]
 
 
 @pytest.mark.slow

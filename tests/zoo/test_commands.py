@@ -1,6 +1,7 @@
 """``epsilometer zoo``: counts first, then what is missed; without Opacus it says so."""
 
 import json
+import re
 from importlib.machinery import ModuleSpec
 
 import pytest
@@ -8,7 +9,7 @@ from click.testing import CliRunner
 
 from epsilometer.cli.main import main
 from epsilometer.zoo import programs, step
-from epsilometer.zoo.__main__ import FILE
+from epsilometer.zoo.__main__ import FILE, LIST
 from epsilometer.zoo.page import BEGIN, END, describe_seeds, read_seeds, render_page
 from epsilometer.zoo.runner import run_zoo
 from epsilometer.zoo.tool import Report
@@ -86,12 +87,21 @@ def test_the_paragraph_of_many_seeds_is_kept() -> None:
     assert f"{BEGIN}{told}{END}" in page
 
 
-def test_the_page_lists_all_programs() -> None:
-    if FILE.exists():  # not where only the package is installed
-        page = FILE.read_text("utf-8")
+def test_all_programs_are_listed() -> None:
+    if LIST.exists():  # not where only the package is installed
+        page = LIST.read_text("utf-8")
         rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| EPS-")]
         known = [(f" {each.id} ", f" {each.title} ") for each in programs.list_programs()]
         assert sorted(map(tuple, rows)) == sorted(known)
+
+
+def test_the_page_counts_what_the_list_has() -> None:
+    if FILE.exists():
+        page, rows = FILE.read_text("utf-8"), LIST.read_text("utf-8")
+        missed = re.findall(r"^\| (EPS-\d+) .*\*\*missed\*\*", rows, re.M)
+        assert missed == re.findall(r"^- missed: (EPS-\d+) ", page, re.M)
+        for title, counts in re.findall(r"^## (.+)\n\n(.+)$", rows, re.M):
+            assert f"- {title}: {counts}\n" in page
 
 
 def test_the_readme_names_what_is_missed() -> None:

@@ -8,10 +8,11 @@ import pytest
 import scipy.stats
 import torch
 
-from epsilometer.zoo.__main__ import FILE
+from epsilometer.zoo.__main__ import FILE, LIST
+from epsilometer.zoo.linting import render_scores
 from epsilometer.zoo.opacus_books import ADAPTIVE
 from epsilometer.zoo.opacus_training import EPOCHS, Training, make_training
-from epsilometer.zoo.page import read_seeds, render_page
+from epsilometer.zoo.page import read_seeds, render_list, render_page
 from epsilometer.zoo.program import Program
 from epsilometer.zoo.programs import list_programs
 from epsilometer.zoo.runner import run_program, run_zoo
@@ -84,12 +85,15 @@ def test_right_trainings_are_spared_for_many_seeds() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_is_the_one_that_the_runner_writes() -> None:
+def test_the_pages_are_those_that_the_runner_writes() -> None:
     if not FILE.exists():  # installed without its documentation
         return
     page = FILE.read_text("utf-8")
     outcomes = run_zoo(list_programs())
-    assert _hide_seconds(page) == _hide_seconds(render_page(outcomes, seeds=read_seeds(page)))
+    written = render_page(outcomes, seeds=read_seeds(page), scores=render_scores()[0])
+    assert page == written
+    listed = _hide_seconds(render_list(outcomes))
+    assert _hide_seconds(LIST.read_text("utf-8")) == listed
 
 
 def _hide_seconds(page: str) -> str:

@@ -13,7 +13,8 @@ from epsilometer.core import judge
 from epsilometer.errors import UnreadableFile
 from epsilometer.lint import lint as lint_paths
 from epsilometer.lint import writing
-from epsilometer.lint.rules import Report
+from epsilometer.lint.explaining import explain_rule
+from epsilometer.lint.rules import RULES, Report
 
 _FORMS: MappingProxyType[str, Callable[[Report], str]] = MappingProxyType(
     {
@@ -24,6 +25,12 @@ _FORMS: MappingProxyType[str, Callable[[Report], str]] = MappingProxyType(
         "sarif": partial(writing.to_sarif, version=__version__),
     }
 )
+
+
+def _explain(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        say(explain_rule(RULES[value]))
+        context.exit()
 
 
 @click.command()
@@ -42,6 +49,11 @@ _FORMS: MappingProxyType[str, Callable[[Report], str]] = MappingProxyType(
     "--exclude", multiple=True, metavar="GLOB", help="Exclude matching files; may be repeated."
 )
 @click.option("--strict", is_flag=True, help="Exit with 4 if nothing could be checked.")
+@click.option(
+    "--explain", type=click.Choice(list(RULES), case_sensitive=False), metavar="RULE",
+    expose_value=False, is_eager=True, callback=_explain,
+    help="Explain a rule by an example, and exit.",
+)  # fmt: skip
 @click.option("--no-cache", is_flag=True, help="Ignore cached results and check every file again.")
 def lint(
     paths: tuple[Path, ...], form: str, exclude: tuple[str, ...], *, strict: bool, no_cache: bool

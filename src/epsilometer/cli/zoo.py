@@ -112,7 +112,7 @@ def _choose(ids: tuple[str, ...], kind: Kind | None) -> tuple[Program, ...]:
     if unknown:
         raise InvalidArgument(
             f"Expected ids from {programs[0].id} to {programs[-1].id}, got {unknown[0]!r}. "
-            "docs/zoo.md lists them."
+            "`epsilometer zoo --source` lists them."
         )
     return tuple(known[each] for each in ids) or programs
 

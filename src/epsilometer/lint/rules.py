@@ -43,8 +43,8 @@ class Rule:
 
     @property
     def page(self) -> str:
-        """Path of its documentation."""
-        return f"docs/lint/{self.id}.md"
+        """Its page on the site of the documentation."""
+        return f"lint/{self.id}.md"
 
 
 def _read_rules() -> dict[str, Rule]:

@@ -26,7 +26,7 @@ def to_text(report: Report) -> str:
             _indent("why", rule.why),
             _indent("do", rule.remedy),
             f"  run:  {one_line(finding.command)}",  # never wrapped, so that it can be copied
-            f"  more: {rule.page}",
+            f"  more: epsilometer lint --explain {rule.id}",
         ]
     for problem in report.problems:
         lines.append(f"{_locate(problem)}: not checked: {one_line(problem.message)}")

@@ -1,4 +1,4 @@
-"""Run the zoo and write docs/zoo.md: ``python -m epsilometer.zoo``."""
+"""Run the zoo; write docs/zoo.md and the list of its programs: ``python -m epsilometer.zoo``."""
 
 import sys
 from pathlib import Path
@@ -11,12 +11,14 @@ from epsilometer.zoo.page import (
     describe_seeds,
     list_mistakes,
     read_seeds,
+    render_list,
     render_page,
 )
 from epsilometer.zoo.programs import list_programs
 from epsilometer.zoo.runner import Outcome, run_zoo
 
-FILE = Path(__file__).parents[3] / "docs" / "zoo.md"
+ROOT = Path(__file__).parents[3]
+FILE, LIST = ROOT / "docs" / "zoo.md", ROOT / "tests" / "zoo" / "programs.md"
 
 
 @click.command()
@@ -25,7 +27,7 @@ FILE = Path(__file__).parents[3] / "docs" / "zoo.md"
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to use.")
 def main(seeds: int | None, jobs: int) -> None:
-    """Run the zoo, write its page into the documentation, and print the counts."""
+    """Run the zoo, write its pages, and print the counts."""
     outcomes = run_zoo(
         (*list_programs("step"), *list_programs("opacus"), *list_programs("flower")), jobs=jobs
     )
@@ -38,6 +40,7 @@ def main(seeds: int | None, jobs: int) -> None:
     scores, accused = render_scores()
     if FILE.parent.is_dir():
         FILE.write_text(render_page(outcomes, seeds=paragraph, scores=scores), "utf-8")
+        LIST.write_text(render_list(outcomes), "utf-8")
     lines = (count_outcomes(outcomes), *list_mistakes(outcomes), paragraph if seeds else "", scores)
     sys.stdout.write("\n".join(filter(None, lines)).rstrip() + "\n")
     wrongly = any(each.accused and each.program.right for each in (*outcomes, *again))

@@ -64,20 +64,34 @@ def render_tables(outcomes: Iterable[Outcome]) -> str:
 
 
 def render_page(outcomes: Sequence[Outcome], *, seeds: str = "", scores: str = "") -> str:
-    """Return the page of the documentation, as Markdown.
+    """Return the page of the documentation, as Markdown: what was found, and what was not.
 
     Args:
         outcomes: Outcomes of one seed.
         seeds: Paragraph about the outcomes with many seeds.
         scores: Scores of lint on the programs that are only read.
     """
-    head = files("epsilometer.zoo").joinpath("page_head.md").read_text("utf-8")
+    head = _read_text("page_head.md")
     missed = "".join(f"- {line}\n" for line in list_mistakes(outcomes))
+    kinds = "".join(
+        f"- {title}: {count_outcomes(o for o in outcomes if o.program.kind == kind)}\n"
+        for kind, title in KINDS.items()
+    )
     return (
         f"{head}\n## What was found\n\n**{count_outcomes(outcomes)}**\n\n"
         f"{missed or 'None is missed, and none is accused that is right.'}\n"
-        f"{BEGIN}{seeds}{END}\n{render_tables(outcomes)}\n" + (f"\n{scores}\n" if scores else "")
+        f"By kind ([all programs](../tests/zoo/programs.md), by which check, after how many steps):"
+        f"\n\n{kinds}\n{BEGIN}{seeds}{END}" + (f"\n{scores}\n" if scores else "")
     )
+
+
+def render_list(outcomes: Iterable[Outcome]) -> str:
+    """Return the list of all programs, as Markdown: by which check each was found."""
+    return f"{_read_text('list_head.md')}\n{render_tables(outcomes)}\n"
+
+
+def _read_text(name: str) -> str:
+    return files("epsilometer.zoo").joinpath(name).read_text("utf-8")
 
 
 def read_seeds(page: str) -> str:

@@ -89,11 +89,15 @@ def test_json_has_the_documented_fields() -> None:
     assert (plain["format"], plain["version"], plain["files"]) == ("epsilometer-lint", 1, 3)
     (finding,) = plain["findings"]
     page = (Path(__file__).parents[2] / "docs" / "lint.md").read_text("utf-8")
-    assert list(finding) == re.findall(r"^\| `(\w+)` \| finding \|", page, re.M)
+    named = {
+        kind: re.findall(r"`(\w+)`", fields)
+        for kind, fields in re.findall(r"^- (\w+)[,:] (.*)$", page, re.M)
+    }
+    assert list(finding) == named["findings"]
     (problem,) = plain["problems"]
-    assert sorted(problem) == sorted(re.findall(r"^\| `(\w+)` \| problem \|", page, re.M))
+    assert sorted(problem) == sorted(named["problems"])
     (understood,) = plain["understood"]
-    assert list(understood) == re.findall(r"^\| `(\w+)` \| understood \|", page, re.M)
+    assert list(understood) == named["understood"]
     assert finding["path"] == "a train.py"
     assert finding["run"].startswith("epsilometer shuffle --noise-multiplier SIGMA")
     assert finding["unknown"] == ["SIGMA", "N", "B", "EPOCHS", "DELTA"]

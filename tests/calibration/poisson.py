@@ -1,4 +1,4 @@
-"""Writes benchmarks/poisson.md's table: how near bounds come; ``python -m tests.calibration.poisson``."""
+"""Write the table of benchmarks/poisson.md: ``python -m tests.calibration.poisson``."""
 
 from dataclasses import dataclass
 from pathlib import Path

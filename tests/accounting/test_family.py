@@ -282,7 +282,7 @@ def test_steps_prove_all_but_15_percent(
         ).epsilon
         for i in range(audits)
     ]
-    # One audit's bound scatters by at most 5 % of the truth (docs/poisson.md), the mean of
+    # One audit's bound scatters by at most 5 % of the truth (benchmarks/poisson.md), the mean of
     # four by 2.5 %: it proves 85 % on average unless it is off by what chance allows.
     chance = 0.025 * scipy.stats.norm.isf(oracles.FLAKE)
     assert 0.85 - chance < np.mean(found) / truth < 1.05

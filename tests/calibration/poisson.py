@@ -1,4 +1,4 @@
-"""Writes docs/poisson.md's table: how near bounds come; ``python -m tests.calibration.poisson``."""
+"""Write the table of benchmarks/poisson.md: ``python -m tests.calibration.poisson``."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from epsilometer.accounting.family import Rule, Seen, poisson_bound
 from epsilometer.rules import RankGrid, RankSum
 from tests import printed_ratios
 
-PAGE = Path(__file__).parents[2] / "docs" / "poisson.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "poisson.md"
 STEPS, DELTA, AUDITS = 10, 1e-5, 20
 MARK = "<!-- table -->"
 COLUMNS: tuple[tuple[str, Seen, Rule], ...] = (

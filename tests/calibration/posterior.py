@@ -1,5 +1,5 @@
 """How often audits of predictions are wrong where nothing leaks; ``python -m
-tests.calibration.posterior`` prints docs/posterior.md's table.
+tests.calibration.posterior`` prints a table.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Prints docs/federated.md's table of all rounds; ``python -m tests.calibration.rounds``."""
+"""Prints the table of all rounds of benchmarks/client_canaries.md."""
 
 import math
 

@@ -239,9 +239,11 @@ def _compare_aim(plain: dict[str, Any]) -> str:
     """Say whether the audit of all kinds costs at most the aimed share of training."""
     shares = np.array([_compute_share(plain, run) for run in plain["runs"]])
     kinds = len(plain["kinds"])
+    whole = np.average(shares, weights=[run["seconds"] for run in plain["runs"]])
     return (
         f"The aim is {_AIM:.0%} of training: kept in {(shares / kinds <= _AIM).sum()} of "
-        f"{shares.size} runs by one kind, in {(shares <= _AIM).sum()} by all {kinds} together."
+        f"{shares.size} runs by one kind, in {(shares <= _AIM).sum()} by all {kinds} together, "
+        f"which take {whole:.1%} of the training of all runs."
     )
 
 

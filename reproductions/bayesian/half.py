@@ -89,7 +89,8 @@ class Networks:
         hidden = hidden * seen["hidden kept"]
         flat = torch.bmm(hidden, own[2])[..., :1600]
         steps = self.steps
-        second = steps.unpool(flat.reshape(every, 5, 5, FILTERS), seen["second taken"])
+        flat = flat.reshape(every, 5, 5, FILTERS).contiguous()
+        second = steps.unpool(flat, seen["second taken"])
         first, squares = steps.differentiate_first(
             self._through_second(second, own[1]), seen["first taken"], table, places.view(-1)
         )
@@ -181,6 +182,20 @@ def train(
                     weight, which, total, drawn, noise=noise, rate=rate / batch_size
                 )
         watch(step)
+
+
+def check_kernels(table: Tensor, labels: Tensor) -> None:
+    """Compare clipped sums of some images by the kernels with those by torch."""
+    places = torch.arange(len(labels), device=table.device).view(2, -1)
+    there = torch.ones(places.shape, device=table.device)
+    found = []
+    for compiled in (True, False):
+        generator = torch.Generator(table.device).manual_seed(0)
+        networks = Networks(2, device=table.device.type, generator=generator, compiled=compiled)
+        found.append(networks.sum_clipped(table, places, labels[places], there))
+    for one, other in zip(*found, strict=True):
+        if not (one - other).norm() < 0.01 * other.norm():
+            raise ArithmeticError("The kernels' sums differ from those of torch.")
 
 
 def poisson_batches(

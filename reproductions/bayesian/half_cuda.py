@@ -243,6 +243,7 @@ def _move_block(weight, which, total, drawn, each, noise, rate, size: tl.constex
 
 def pool(values: Tensor, bits: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return ReLU, dropout by bits, then the largest of 2 × 2; and the bit of which one it was."""
+    _check_dense(values, bits)
     images, high, wide, channels = values.shape
     out = values.new_empty(images, high // 2, wide // 2, channels)
     taken = torch.empty_like(out, dtype=torch.uint8)
@@ -255,6 +256,7 @@ def pool(values: Tensor, bits: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def unpool(back: Tensor, taken: Tensor) -> Tensor:
     """Return derivatives before dropout and pooling."""
+    _check_dense(back, taken)
     images, high, wide, channels = back.shape
     out = back.new_empty(images, 2 * high, 2 * wide, channels)
     _unpool_block[(triton.cdiv(back.numel(), 1024),)](
@@ -267,6 +269,7 @@ def convolve_and_pool(
     table: Tensor, places: Tensor, weight: Tensor, bits: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return the first layer of images, by their places in a table, and what was pooled."""
+    _check_dense(table, places, weight, bits)
     models, outputs, width = weight.shape
     wide = int((table.shape[1] // 4) ** 0.5)
     out = table.new_empty(len(places), wide, wide, outputs)
@@ -284,6 +287,7 @@ def differentiate_first(
     back: Tensor, taken: Tensor, table: Tensor, places: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return each image's gradient by the first layer, ``(n, outputs, width)``, and its square."""
+    _check_dense(back, taken, table, places)
     images, wide, _, outputs = back.shape
     width = table.shape[2]
     out = back.new_empty(images, outputs, width)
@@ -301,6 +305,7 @@ def convolve(x: Tensor, weight: Tensor, *, kernel: int, biased: bool = True) -> 
 
     The first n / models images are those of the first model. A bias lies behind the inputs.
     """
+    _check_dense(x, weight)
     sizes = _measure(x, weight, kernel)
     taken, models, outputs = sizes["taken"], len(weight), weight.shape[1]
     out = x.new_empty(len(x), taken, taken, outputs)
@@ -315,6 +320,7 @@ def convolve(x: Tensor, weight: Tensor, *, kernel: int, biased: bool = True) -> 
 
 def square_gradients(back: Tensor, x: Tensor, weight: Tensor, *, kernel: int) -> Tensor:
     """Return the squared norm of each image's gradient by kernel and bias."""
+    _check_dense(back, x)
     sizes = _measure(x, weight, kernel)
     out = x.new_empty(len(x), dtype=torch.float32)
     height = triton.next_power_of_2(sizes["taken"] ** 2)
@@ -326,6 +332,7 @@ def square_gradients(back: Tensor, x: Tensor, weight: Tensor, *, kernel: int) ->
 
 def sum_gradients(back: Tensor, x: Tensor, weight: Tensor, *, kernel: int) -> Tensor:
     """Return gradients summed over the images of each model, ``(models, outputs, width)``."""
+    _check_dense(back, x)
     sizes = _measure(x, weight, kernel)
     models, outputs, width = weight.shape
     out = torch.zeros((models, outputs, width), device=x.device)
@@ -342,10 +349,17 @@ def move(
     weight: Tensor, which: Tensor, total: Tensor, drawn: Tensor, *, noise: float, rate: float
 ) -> None:
     """Subtract from the weights of some models, by the rate, their sums and as much noise."""
+    _check_dense(weight, which, total, drawn)
     each = total[0].numel()
     _move_block[(triton.cdiv(each, 1024), len(which))](
         weight, which, total, drawn, each, noise, rate, size=1024
     )
+
+
+def _check_dense(*given: Tensor | None) -> None:
+    """Refuse views with gaps: kernels count numbers from the first."""
+    if not all(each is None or each.is_contiguous() for each in given):
+        raise ValueError("Expected dense tensors, got a view with gaps.")
 
 
 def _measure(x: Tensor, weight: Tensor, kernel: int) -> dict[str, Any]:

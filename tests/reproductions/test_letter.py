@@ -139,6 +139,9 @@ def test_kernels_compute_what_torch_does(half):
     def draw(*shape):
         return torch.randn(shape, device="cuda").half()
 
+    images = np.random.default_rng(0).random((16, 3, 32, 32), np.float32)
+    table = half.patches_of(images, device="cuda")
+    half.check_kernels(table, torch.arange(16, device="cuda") % 10)
     torch.manual_seed(0)
     x, back, weight = draw(6, 14, 14, 64), draw(6, 10, 10, 64), 0.02 * draw(2, 64, 1608)
     weight[..., 1601:] = 0
@@ -165,3 +168,21 @@ def test_kernels_compute_what_torch_does(half):
 
     for found, expected in zip(compute(half_cuda), compute(half._PLAIN_STEPS), strict=True):
         assert (found.float() - expected.float()).norm() <= 1e-3 * expected.float().norm()
+
+
+def test_kernels_that_compute_something_else_are_not_used(half, monkeypatch):
+    """A layer that is read at the wrong places, as a kernel would read a view with gaps."""
+    import types
+
+    wrong = types.ModuleType("half_cuda")
+    vars(wrong).update(vars(half._PLAIN_STEPS))
+    table = half.patches_of(
+        np.random.default_rng(0).random((16, 3, 32, 32), np.float32), device="cpu"
+    )
+    labels = torch.arange(16) % 10
+    monkeypatch.setitem(sys.modules, "half_cuda", wrong)
+    with torch.no_grad():
+        half.check_kernels(table, labels)
+        wrong.unpool = lambda back, taken: half._unpool(back.roll(1, 0), taken)
+        with pytest.raises(ArithmeticError, match="differ"):
+            half.check_kernels(table, labels)

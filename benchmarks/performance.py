@@ -34,14 +34,15 @@ _HISTORY = _HERE / "history.csv"
 _PAGE, _DETAILS = _HERE.parent / "docs" / "performance.md", _HERE / "performance.md"
 _WORSE = 1.2  # a ratio that grew by more is marked
 _TAKES = choose_size(3, 1)
+_HEAD = ("job", "ours, s", "peer, s", "times", "limit, s", "share", "growth", "target", "since")
 _SHORT = 1.0  # seconds: what takes longer is measured once
 _TEXT = """# How fast
 
 CPU seconds of one thread at the largest size, written by `make bench`: the least of {takes}
-calls, or one above {short:g} s. *Times*: how many times as fast as the peer, in the same run.
-*Limit*: the share of our time that no program can leave out. Peers, limits, sizes, growth and
-changes since the last run: [details](../benchmarks/performance.md). **Slower** than then by more
-than {worse:.0%} on the same machine: {slower}.
+calls, or one above {short:g} s. *Limit*: work that no program can leave out, in the same run as
+the peer; *share*: limit over ours. *Growth*: exponent of the time in the size. Which peers, limits
+and sizes, and changes: [details](../benchmarks/performance.md). **Slower** than at the last run by
+more than {worse:.0%} on the same machine: {slower}.
 
 Measured on {machine}.
 
@@ -215,10 +216,8 @@ def make_page(lines: Sequence[Line]) -> str:
     """Return the page of the documentation: the newest measurement of each job, in short."""
     newest = _list_newest(lines)
     rows = [
-        (job.title.format(size=f"{last.size:,}"), ours, times, share, _judge_target(job, last))
-        for job, last, (ours, _, times, _, share) in (
-            (job, runs[-1][-1], _describe_last(runs[-1][-1])) for job, runs in newest
-        )
+        (*row[:3], *row[4:8])  # without times, which the target has, and what changed
+        for row in map(_describe_job, newest)
     ]
     slower = [job.name for job, runs in newest if "**slower**" in _compare_runs(runs)]
     return _TEXT.format(
@@ -227,28 +226,24 @@ def make_page(lines: Sequence[Line]) -> str:
         worse=_WORSE - 1,
         slower=", ".join(slower) or "none",
         machine=_name_machines(lines),
-        table=_tabulate(["job", "ours, s", "times", "limit", "target"], rows),
+        table=_tabulate((*_HEAD[:3], *_HEAD[4:8]), rows),
     )
 
 
 def make_details(lines: Sequence[Line]) -> str:
     """Return the page of everything that was measured newly of each job."""
     newest = _list_newest(lines)
-    rows, sizes = [], []
-    for job, runs in newest:
-        last, curve = runs[-1][-1], runs[-1]
-        growth = fit_power([each.size for each in curve], [each.ours for each in curve])
-        cells = (*_describe_last(last), f"{growth:.2f}", _judge_target(job, last))
-        rows.append((job.title.format(size=f"{last.size:,}"), *cells, _compare_runs(runs)))
-        shown = ", ".join(f"{each.size:,}: {each.ours:.3g}" for each in curve)
-        sizes.append(f"| {job.name}, {job.unit} | {shown} |")
-    head = ["job", "ours, s", "peer, s", "times", "limit, s", "share", "growth", "target", "since"]
+    sizes = [
+        f"| {job.name}, {job.unit} | "
+        f"{', '.join(f'{each.size:,}: {each.ours:.3g}' for each in runs[-1])} |"
+        for job, runs in newest
+    ]
     return _FULL.format(
         takes=_TAKES,
         short=_SHORT,
         worse=_WORSE - 1,
         machine=_name_machines(lines),
-        table=_tabulate(head, rows),
+        table=_tabulate(_HEAD, map(_describe_job, newest)),
         notes="\n".join(f"| {job.name} | {job.note} |" for job, _ in newest),
         sizes="\n".join(sizes),
     )
@@ -260,17 +255,24 @@ def _list_newest(lines: Sequence[Line]) -> list[tuple[Job, list[list[Line]]]]:
     return [(job, found) for job, found in runs if found]
 
 
-def _describe_last(last: Line) -> tuple[str, str, str, str, str]:
-    """Return ours, the peer, how many times, the limit and its share; a dash for none."""
+def _describe_job(newest: tuple[Job, list[list[Line]]]) -> tuple[str, ...]:
+    """Return the row of a job, under ``_HEAD``; a dash where there is nothing."""
+    job, runs = newest
+    curve, last = runs[-1], runs[-1][-1]
     cells = (
         f"{last.ours:.3g}",
         f"{last.peer:.3g}",
         f"{last.peer / last.ours:.1f}",
         f"{last.limit:.3g}",
         f"{last.limit / last.ours:.0%}",
+        f"{fit_power([each.size for each in curve], [each.ours for each in curve]):.2f}",
     )
-    ours, peer, times, limit, share = ("–" if cell.startswith("nan") else cell for cell in cells)
-    return ours, peer, times, limit, share
+    return (
+        job.title.format(size=f"{last.size:,}"),
+        *("–" if cell.startswith("nan") else cell for cell in cells),
+        _judge_target(job, last),
+        _compare_runs(runs),
+    )
 
 
 def _tabulate(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -318,7 +320,8 @@ def _judge_target(job: Job, last: Line) -> str:
         return "not measured"
     met = reached >= job.target if job.beside else reached <= job.target
     sign = "≥" if job.beside else "≤"
-    return f"{sign} {job.target:g}{' times' if job.beside else ' s'}, {'met' if met else 'missed'}"
+    found = f", {'met' if met else 'missed'}" + (f" ({reached:.1f})" if job.beside else "")
+    return f"{sign} {job.target:g}{' times' if job.beside else ' s'}{found}"
 
 
 if __name__ == "__main__":

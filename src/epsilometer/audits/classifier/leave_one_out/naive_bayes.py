@@ -12,10 +12,12 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable, check_width
+from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel
+from epsilometer.audits.classifier.leave_one_out.maps import Mapped, Scatter, pull
 from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
 from epsilometer.audits.classifier.sklearn_models import read_matrix
 from epsilometer.errors import InvalidArgument
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _LOST = 0.1  # sums of squares with a smaller share left are recomputed; see GaussianModel
 _BLOCK = 1 << 15  # entries of a working array of moments, which fits into the cache
@@ -93,6 +95,38 @@ class ScaledGaussianModel(GaussianModel):
         peeled = self._peeled
         spread = peeled.spread if records is None else peeled.spread_without(records)
         return super()._smooth(variances / spread**2, records) * spread**2
+
+
+class MappedGaussianModel(MappedModel):
+    """Gaussian naive Bayes behind a map: moments of mapped columns, from those of fixed ones."""
+
+    def __init__(self, estimator: Any, mapped: Mapped, y: Any) -> None:
+        plain = GaussianModel(estimator, mapped.map.compute(None), y)
+        super().__init__(estimator, mapped, y, plain)
+        self._smoothing = float(estimator.var_smoothing)
+        rows = self.map.rows
+        self._scatters = [
+            Scatter(self.features[self.codes == c], rows) for c in range(self.classes.size)
+        ]
+        self._all = Scatter(self.features, rows)
+
+    def score(
+        self, label: int, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return ln p at records without each."""
+        gone, counts = self.features[records], self.count_without(label)
+        _, squares, lost = self._all.squares_without(weights, gone)
+        epsilon = self._smoothing * squares.max(axis=1, keepdims=True) / counts.sum()
+        joint = np.empty((len(records), self.classes.size))
+        for c, scatter in enumerate(self._scatters):
+            if c == label:
+                away, squares, own = scatter.squares_without(weights, gone)
+                away, lost = away * (counts[c] + 1) / counts[c], lost | own
+            else:
+                away = pull(weights, self.map.rows, gone - scatter.mean)
+                squares = scatter.squares(weights)
+            joint[:, c] = _log_density(away, np.zeros(1), squares / counts[c] + epsilon)
+        return normalise(joint + self.log_priors(counts)), ~lost
 
 
 class _Moments:
@@ -489,6 +523,8 @@ GAUSSIAN = Family(
     GaussianModel,
     fit_scaled=ScaledGaussianModel,
     refuses_scaled=lambda estimator, peeled: peeled.rotated,
+    fit_mapped=MappedGaussianModel,
+    by_column=True,
 )
 MULTINOMIAL = Family("multinomial naive Bayes", MultinomialModel, _refuse_unsmoothed)
 COMPLEMENT = Family("complement naive Bayes", ComplementModel, _refuse_unsmoothed)

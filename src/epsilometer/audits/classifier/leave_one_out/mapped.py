@@ -1,0 +1,131 @@
+"""Remove one record from models behind preprocessing that is a linear map (``maps.Map``)."""
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+
+from epsilometer.audits.classifier.leave_one_out.families import Removable
+from epsilometer.audits.classifier.leave_one_out.maps import (
+    Map,
+    Mapped,
+    pull,
+    sandwich,
+    widen,
+)
+from epsilometer.audits.classifier.sklearn_models import clone_estimator, predict_logs
+from epsilometer.types import BoolArray, FloatArray, IntArray
+
+_LEAST = 1e-4  # smallest diagonal entry of a Cholesky factor of correlations
+
+
+class MappedModel(Removable):
+    """A model behind a map: with all records it is the family's own; without each, another.
+
+    Args:
+        estimator: The estimator.
+        mapped: Its features.
+        y: Labels.
+        plain: The family's model of the features with all records.
+    """
+
+    def __init__(self, estimator: Any, mapped: Mapped, y: Any, plain: Any) -> None:
+        super().__init__(mapped.map.basis, y)
+        self.map, self.plain = mapped.map, plain
+        if plain is not None:
+            self.caveats, self.priors, self.counted = plain.caveats, plain.priors, plain.counted
+        self.estimator = estimator
+        self.block = self.map.block
+        self.refused = np.zeros(len(self.codes), bool)
+
+    def log_proba(self, queries: Any) -> FloatArray:
+        """Return ln p of the model trained on all records, at rows of the map's basis."""
+        width = self.features.shape[1]
+        wide = widen(self.map.weigh(None), self.map.rows, width)[0]
+        return np.asarray(self.plain.log_proba(self.read_queries(queries) @ wide))
+
+    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
+        """Return ln p without records of one class."""
+        if at is not None:  # at any features, of one record: the last estimator is fitted again
+            return self._refit(int(records[0]), at)
+        weights = self.map.weigh(records)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # where refused
+            result, safe = self.score(label, records, weights)
+        safe &= np.isfinite(result).any(axis=1) & ~np.isnan(result).any(axis=1)
+        self.refused[records] = ~safe | self.map.unsure[records]
+        return result
+
+    @abstractmethod
+    def score(
+        self, label: int, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return ln p at records without each, and where that is free of rounding errors."""
+
+    def _refit(self, record: int, at: FloatArray) -> FloatArray:
+        others = np.delete(np.arange(len(self.codes)), record)
+        weights = self.map.weigh(np.array([record]))
+        wide = widen(weights, self.map.rows, self.features.shape[1])[0]
+        model = clone_estimator(self.estimator)
+        model.fit(self.features[others] @ wide, self.codes[others])
+        return predict_logs(model, at @ wide, classes=np.arange(self.classes.size))
+
+
+def solve_ridge(
+    found: Map,
+    records: IntArray,
+    weights: FloatArray,
+    *,
+    gram: FloatArray,
+    products: FloatArray,
+    shares: FloatArray,
+    targets: FloatArray,
+    penalty: float,
+    intercept: bool,
+) -> tuple[FloatArray, BoolArray]:
+    """Return predictions of ridge regression at records without each, and where they are safe.
+
+    Args:
+        found: The features.
+        records: Which records.
+        weights: The map without each.
+        gram: Products of the map's basis, summed over all records with their weights.
+        products: Products of the basis with targets, likewise.
+        shares: Weights of all records.
+        targets: Targets of all records, ``(n, outputs)``.
+        penalty: Penalty of each squared coefficient.
+        intercept: Whether there is an intercept, without a penalty.
+    """
+    rows, width = found.rows, len(found.rows)
+    if intercept:  # a column of ones, which absorbs what others subtract
+        mean = gram[0] / gram[0, 0]
+        weights = np.concatenate([weights, np.zeros_like(weights[:, :1])], axis=1)
+        rows = np.vstack([rows, np.zeros_like(rows[:1])])
+        weights[:, :, 0] -= pull(weights, rows, mean)
+        weights[:, -1, 0] = 1.0
+    gone = found.basis[records]
+    own = pull(weights, rows, gone)
+    normal = sandwich(weights, rows, gram)
+    normal -= shares[records, None, None] * own[:, :, None] * own[:, None, :]
+    diagonal = np.arange(width)
+    normal[:, diagonal, diagonal] += penalty
+    right = np.stack([pull(weights, rows, column) for column in products.T], axis=2)
+    right -= (shares[records, None] * own)[:, :, None] * targets[records, None, :]
+    size = np.sqrt(np.einsum("bkk->bk", normal))
+    normal /= size[:, :, None] * size[:, None, :]
+    safe = _is_well_conditioned(normal)
+    normal[~safe] = np.eye(normal.shape[1])
+    slopes = np.linalg.solve(normal, right / size[:, :, None])
+    return np.einsum("bk,bkt->bt", own / size, slopes), safe
+
+
+def _is_well_conditioned(correlations: FloatArray) -> BoolArray:
+    """Tell which symmetric matrices with a diagonal of 1 are far from singular."""
+    safe = np.isfinite(correlations).all(axis=(1, 2))
+    try:
+        factors = np.linalg.cholesky(correlations[safe])
+        safe[safe] = np.einsum("bkk->bk", factors).min(axis=1) > _LEAST
+    except np.linalg.LinAlgError:  # one of them: look at each
+        if len(correlations) == 1:
+            return np.zeros(1, bool)
+        safe[safe] = [_is_well_conditioned(one[None])[0] for one in correlations[safe]]
+    return safe

@@ -1,17 +1,12 @@
 """Records leave maps exactly: as scikit-learn fits whole pipelines again without them."""
-# ruff: noqa: N803 - X, as in scikit-learn
-
-from typing import Any
 
 import numpy as np
 import pytest
 
-from epsilometer.audits.classifier.leave_one_out import maps
 from epsilometer.audits.classifier.leave_one_out.families import find_scaled
-from epsilometer.audits.classifier.leave_one_out.maps import Columns, Mapped, peel_maps
+from epsilometer.audits.classifier.leave_one_out.maps import Mapped
 
 pytest.importorskip("sklearn")
-from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
@@ -50,6 +45,7 @@ MODELS = {
     "quadratic discriminant": QuadraticDiscriminantAnalysis(reg_param=0.1),
 }
 MEAN, MEDIAN = SimpleImputer(), SimpleImputer(strategy="median")
+ENCODER = OneHotEncoder(handle_unknown="ignore")
 PRODUCTS = PolynomialFeatures(2)
 STEPS = {
     "mean": (MEAN,),
@@ -69,7 +65,7 @@ STEPS = {
         make_column_transformer(
             (make_pipeline(MEAN, StandardScaler(), PCA(2)), [0, 1, 2]),
             (make_pipeline(MEDIAN, StandardScaler()), [3]),
-            (make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder()), [4]),
+            (make_pipeline(SimpleImputer(strategy="most_frequent"), ENCODER), [4]),
         ),
     ),
 }

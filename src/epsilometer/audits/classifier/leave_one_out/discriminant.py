@@ -17,7 +17,14 @@ import scipy.special
 from epsilometer._extras import needs
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
 from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel
-from epsilometer.audits.classifier.leave_one_out.maps import NOISE, Mapped, Scatter, pull, sandwich
+from epsilometer.audits.classifier.leave_one_out.maps import (
+    LEFT,
+    NOISE,
+    Mapped,
+    Scatter,
+    pull,
+    sandwich,
+)
 from epsilometer.audits.classifier.sklearn_models import (
     clone_estimator,
     decision_logs,
@@ -27,7 +34,6 @@ from epsilometer.audits.classifier.sklearn_models import (
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _MOST = 10**8  # largest number of entries in all covariances
-_LOST = 1e-6  # share of a variance below which its difference has lost too many digits
 _LEAST = 1e-9  # eigenvalue of a correlation matrix below which rounding matters
 
 
@@ -249,13 +255,10 @@ class MappedLinear(_MappedDiscriminant):
         matrix, share = self._pool(label)
         away, own = self._find_away(label, records, weights)
         covariance = sandwich(weights, self.map.rows, matrix)
-        before = np.einsum("bkk->bk", covariance).copy()
-        covariance -= share * own[:, :, None] * own[:, None, :]
+        lost = _subtract(covariance, share, own, weights)
         squares, safe = self._measure(covariance, weights, away[:, None])
-        lost = np.einsum("bkk->bk", covariance) < _LOST * before
-        lost &= before > NOISE * (weights**2).sum(axis=2)
         scores = self.log_priors(self.count_without(label)) - 0.5 * squares[:, 0]
-        return _log_softmax(scores), safe & ~lost.any(axis=1)
+        return _log_softmax(scores), safe & ~lost
 
     def _sum(self, label: int | None) -> tuple[FloatArray, float]:
         """Return the covariance of the basis, and the share of a record that is subtracted."""
@@ -279,7 +282,7 @@ class MappedLinear(_MappedDiscriminant):
         clear = kept | (values < (float(self.estimator.tol) ** 2 / 4 if svd else -np.inf))
         inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
         turned = (away / scales[:, None, None]) @ vectors[:, None]
-        return (turned**2 @ inverse[:, None, :, None])[..., 0], clear.all(axis=1)
+        return (turned**2 @ inverse[:, None, :, None])[..., 0], np.asarray(clear.all(axis=1))
 
 
 class MappedQuadratic(_MappedDiscriminant):
@@ -301,7 +304,8 @@ class MappedQuadratic(_MappedDiscriminant):
         for c, scatter in enumerate(self._scatters):
             covariance = sandwich(weights, rows, scatter.matrix)
             if c == label:
-                covariance -= (counts[c] + 1) / counts[c] * own[:, :, None] * own[:, None, :]
+                share = (counts[c] + 1) / counts[c]
+                safe &= ~_subtract(covariance, share, own, weights)
             covariance *= (1 - self._ridge) / (counts[c] - self._unbiased)
             covariance += self._ridge * np.eye(len(rows))
             values, vectors, scales = _find_axes(covariance, weights)
@@ -313,6 +317,16 @@ class MappedQuadratic(_MappedDiscriminant):
             least[near] = np.linalg.eigvalsh(covariance[near])[:, 0]
             safe &= (values[:, 0] > _LEAST) & (least > self._least)
         return _log_softmax(scores), safe
+
+
+def _subtract(
+    covariance: FloatArray, share: float, away: FloatArray, weights: FloatArray
+) -> BoolArray:
+    """Subtract records from scatters, and tell where too few digits are left of a variance."""
+    before = np.einsum("bkk->bk", covariance).copy()
+    covariance -= share * away[:, :, None] * away[:, None, :]
+    lost = np.einsum("bkk->bk", covariance) < LEFT * before
+    return np.asarray((lost & (before > NOISE * (weights**2).sum(axis=2))).any(axis=1))
 
 
 def _find_axes(

@@ -227,7 +227,7 @@ class _SharedStep:
     ) -> None:
         d, m = coefficients.shape
         b = len(records)
-        self.shape = (b, d, m)
+        self.shape: tuple[int, int, int] = (b, d, m)
         self._factor, self._at = factor, problem.design[records]
         sides = np.einsum("bd,ac->dabc", self._at, np.eye(m)).reshape(d * m, b * m)
         solved = scipy.linalg.cho_solve(factor, sides, overwrite_b=True).reshape(d, m, b, m)
@@ -343,7 +343,7 @@ class _MappedStep:
     ) -> None:
         problem, at = fixed.problem, fixed.coefficients
         m, (b, _, k) = at.shape[1], wide.shape
-        self.shape = (b, k, m)
+        self.shape: tuple[int, int, int] = (b, k, m)
         gone = problem.design[records]
         own = np.einsum("bp,bpk->bk", gone, wide, optimize=True)
         curvatures = problem.curvatures(at, records)

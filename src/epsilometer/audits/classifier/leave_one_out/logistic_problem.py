@@ -166,7 +166,7 @@ class Problem:
 class Shared(Protocol):
     """Approximate inverse Hessians, one for each record."""
 
-    shape: tuple[int, ...]
+    shape: tuple[int, int, int]
 
     def solve(self, gradients: FloatArray, which: IntArray) -> FloatArray:
         """Return the steps for gradients of some of the records."""

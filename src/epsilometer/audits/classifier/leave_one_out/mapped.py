@@ -7,6 +7,7 @@ import numpy as np
 
 from epsilometer.audits.classifier.leave_one_out.families import Removable
 from epsilometer.audits.classifier.leave_one_out.maps import (
+    LEFT,
     Map,
     Mapped,
     pull,
@@ -28,6 +29,8 @@ class MappedModel(Removable):
         y: Labels.
         plain: The family's model of the features with all records.
     """
+
+    refused: BoolArray
 
     def __init__(self, estimator: Any, mapped: Mapped, y: Any, plain: Any) -> None:
         super().__init__(mapped.map.basis, y)
@@ -105,6 +108,7 @@ def solve_ridge(
     gone = found.basis[records]
     own = pull(weights, rows, gone)
     normal = sandwich(weights, rows, gram)
+    before = np.einsum("bkk->bk", normal).copy()
     normal -= shares[records, None, None] * own[:, :, None] * own[:, None, :]
     diagonal = np.arange(width)
     normal[:, diagonal, diagonal] += penalty
@@ -112,7 +116,7 @@ def solve_ridge(
     right -= (shares[records, None] * own)[:, :, None] * targets[records, None, :]
     size = np.sqrt(np.einsum("bkk->bk", normal))
     normal /= size[:, :, None] * size[:, None, :]
-    safe = _is_well_conditioned(normal)
+    safe = _is_well_conditioned(normal) & (size**2 >= LEFT * before).all(axis=1)
     normal[~safe] = np.eye(normal.shape[1])
     slopes = np.linalg.solve(normal, right / size[:, :, None])
     return np.einsum("bk,bkt->bt", own / size, slopes), safe
@@ -120,7 +124,7 @@ def solve_ridge(
 
 def _is_well_conditioned(correlations: FloatArray) -> BoolArray:
     """Tell which symmetric matrices with a diagonal of 1 are far from singular."""
-    safe = np.isfinite(correlations).all(axis=(1, 2))
+    safe: BoolArray = np.asarray(np.isfinite(correlations).all(axis=(1, 2)))
     try:
         factors = np.linalg.cholesky(correlations[safe])
         safe[safe] = np.einsum("bkk->bk", factors).min(axis=1) > _LEAST

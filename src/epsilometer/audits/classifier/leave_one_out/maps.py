@@ -39,7 +39,7 @@ from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _MOST_ENTRIES = 1 << 22  # largest number of entries of one map
 _MOST_TERMS = 32  # largest number of terms of a product of columns
-_LEFT = 1e-6  # share of a sum of squares below which its difference has lost too many digits
+LEFT = 1e-6  # share of a sum of squares below which its difference has lost too many digits
 NOISE = 1e-24  # mean square, relative to weights, that is rounding
 _TINY = 1e-14  # spread below which scikit-learn may take a column for constant
 _GAP = 1e-7  # relative distance of eigenvalues below which their vectors are not determined
@@ -71,7 +71,7 @@ class Map(ABC):
     def block(self) -> int:
         """Number of records to compute at a time."""
         wide = max(self.rows.size, len(self.rows) ** 2, self.basis.shape[1])
-        return max(1, min(_BLOCK // wide, 1 << 12))
+        return int(max(1, min(_BLOCK // wide, 1 << 12)))
 
     def compute(self, record: int | None) -> FloatArray:
         """Return the columns of all records, as without a record."""
@@ -96,7 +96,7 @@ def pull(weights: FloatArray, rows: IntArray, vectors: FloatArray) -> FloatArray
         wide = np.broadcast_to(vectors, (len(weights), vectors.shape[-1]))
         if _is_whole(rows, wide.shape[1]):
             return np.asarray((weights @ wide[:, :, None])[:, :, 0])
-    return np.einsum("bkw,bkw->bk", weights, np.atleast_2d(vectors)[:, rows], optimize=False)
+    return np.asarray(np.einsum("bkw,bkw->bk", weights, np.atleast_2d(vectors)[:, rows]))
 
 
 def sandwich(weights: FloatArray, rows: IntArray, matrix: FloatArray) -> FloatArray:
@@ -136,7 +136,7 @@ class Scatter:
             turned = weights @ self.matrix
         else:
             turned = np.swapaxes(np.swapaxes(weights, 0, 1) @ self._own, 0, 1)
-        return np.maximum(np.einsum("bkw,bkw->bk", turned, weights), 0.0)
+        return np.asarray(np.maximum(np.einsum("bkw,bkw->bk", turned, weights), 0.0))
 
     def squares_without(
         self, weights: FloatArray, gone: FloatArray
@@ -146,7 +146,7 @@ class Scatter:
         squares = self.squares(weights)
         left = squares - self.count / max(1, self.count - 1) * away**2
         varies = squares > NOISE * self.count * (weights**2).sum(axis=2)
-        lost = varies & (left < _LEFT * squares)
+        lost = varies & (left < LEFT * squares)
         return away, np.where(varies, np.maximum(left, 0.0), 0.0), lost.any(axis=1)
 
 
@@ -177,7 +177,7 @@ class Columns(Map):
         self._move = filled.move(every)
         # What is subtracted, and what divides, without each record, and last with all
         self._centre, self._spread = np.zeros((n + 1, width)), np.ones((n + 1, width))
-        self.unsure |= changed | np.isnan(self._move).any(axis=1)
+        self.unsure |= changed
         for columns, scaler in self.scalers:
             own = Filled(
                 table=filled.table[:, columns],
@@ -206,7 +206,7 @@ class Columns(Map):
         weights[:, :, 0] = (self._middle - self._centre[some]) / spread
         weights[:, :, 1] = self._size / spread
         if records is not None and self.rows.shape[1] > 2:
-            weights[:, :, 2] = np.nan_to_num(self._move[records]) / spread
+            weights[:, :, 2] = self._move[records] / spread
         return weights
 
 
@@ -315,7 +315,8 @@ class _Components(Map):
         covariance = sandwich(weights, rows, self._all.matrix)
         mean = pull(weights, rows, self._all.mean)
         if records is not None:
-            away = pull(weights, rows, self.basis[records] - self._all.mean)
+            away, _, lost = self._all.squares_without(weights, self.basis[records])
+            self.unsure[records] |= lost
             covariance -= count / (count - 1) * away[:, :, None] * away[:, None, :]
             count -= 1
             mean -= away / count
@@ -342,7 +343,8 @@ class _Joined(Map):
 
     def __init__(self, parts: Sequence[Map]) -> None:
         self._parts, most = parts, max(part.rows.shape[1] for part in parts)
-        basis, rows, start = [np.ones((len(parts[0].basis), 1))], [], 0
+        basis: list[FloatArray] = [np.ones((len(parts[0].basis), 1))]
+        rows, start = [], 0
         for part in parts:
             moved = np.where(part.rows > 0, part.rows + start, 0)
             rows.append(np.pad(moved, ((0, 0), (0, most - moved.shape[1]))))
@@ -480,13 +482,15 @@ def _impute(step: Any, part: Part) -> Part | None:
     for column in np.flatnonzero(gaps.any(axis=0)):
         fills[:, column] = FILLS[step.strategy](table[:, column])
         table[gaps[:, column], column] = fills[-1, column]
+    alone = np.isnan(fills[:-1]).any(axis=1)  # who alone has a number
+    alone |= (indicators & (indicators.sum(axis=0) == 1)).any(axis=1)  # or a gap
+    fills = np.where(np.isnan(fills), fills[-1], fills)
     extra = indicators.shape[1]
     filled = Filled(
         table=np.hstack([table, indicators]),
         gaps=np.pad(gaps, ((0, 0), (0, extra))),
         fills=np.pad(fills, ((0, 0), (0, extra))),
     )
-    alone = (indicators & (indicators.sum(axis=0) == 1)).any(axis=1)
     return _put(Columns(filled, (), part.changed | alone), part)
 
 

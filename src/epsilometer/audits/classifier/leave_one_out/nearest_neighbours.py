@@ -13,6 +13,7 @@ from epsilometer.audits.classifier.sklearn_models import clone_estimator, take_r
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _BLOCK = 1 << 22  # distances computed at a time
+_DIGITS = 1e5  # largest squares, relative to the mean, of which differences are precise
 _MORE = 16  # neighbours whose distances are computed again, without cancellation
 
 
@@ -95,8 +96,8 @@ class MappedNeighbours(MappedModel):
         self, label: int, records: IntArray, weights: FloatArray
     ) -> tuple[FloatArray, BoolArray]:
         """Return ln p at records without each."""
-        distances, nearest = self._search.find(records, weights)
-        return self.plain.count_votes(distances, nearest), np.ones(len(records), bool)
+        distances, nearest, safe = self._search.find(records, weights)
+        return self.plain.count_votes(distances, nearest), safe
 
 
 class NearestSearch:
@@ -122,12 +123,15 @@ class NearestSearch:
         else:
             self.block = max(1, self.block // len(rows))
 
-    def find(self, records: IntArray, weights: FloatArray) -> tuple[FloatArray, IntArray]:
-        """Return distances of the nearest of each record, and which they are."""
+    def find(
+        self, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, IntArray, BoolArray]:
+        """Return distances of the nearest of each record, which they are, and if that is safe."""
         basis, rows = self._map.basis, self._map.rows
         gone, b = basis[records], len(records)
         wide = widen(weights, rows, basis.shape[1])
         wide[:, 0] = 0.0  # what is added to all cancels
+        safe = np.ones(b, bool)
         if self._products is None:
             own = np.einsum("bp,bpk->bk", gone, wide)
             squares = ((basis @ wide - own[:, None]) ** 2).sum(axis=2)
@@ -137,6 +141,8 @@ class NearestSearch:
             along = weights * pull(weights, rows, gone)[:, :, None]
             squares = (self._add_pairs @ pairs.reshape(b, -1).T).T @ self._products.T
             squares -= 2 * (self._add_rows @ along.reshape(b, -1).T).T @ basis.T
+            mean = squares.mean(axis=1) - squares[np.arange(b), records]
+            safe = np.abs(squares).max(axis=1) <= _DIGITS * mean
         squares[np.arange(b), records] = np.inf
         some = min(self._k + _MORE, len(basis) - 1)
         near = np.argpartition(squares, some - 1, axis=1)[:, :some]
@@ -146,6 +152,7 @@ class NearestSearch:
         return (
             np.take_along_axis(distances, order, axis=1),
             np.take_along_axis(near, order, axis=1),
+            safe,
         )
 
 
@@ -154,6 +161,14 @@ def _add_up(places: IntArray, size: int) -> Any:
     return scipy.sparse.csr_array(
         (np.ones(places.size), (places, np.arange(places.size))), (size, places.size)
     )
+
+
+def is_euclidean(estimator: Any) -> bool:
+    """Tell whether an estimator's distances are Euclidean."""
+    plain = estimator.metric == "euclidean" or (
+        estimator.metric == "minkowski" and estimator.p == 2
+    )
+    return plain and estimator.metric_params is None
 
 
 def weigh_by_distance(distances: FloatArray, setting: Any) -> FloatArray:
@@ -177,10 +192,7 @@ def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
 
 
 def _refuse_mapped(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
-    plain = estimator.metric == "euclidean" or (
-        estimator.metric == "minkowski" and estimator.p == 2
-    )
-    if not plain or estimator.metric_params is not None:
+    if not is_euclidean(estimator):
         return "distances that are not Euclidean"
     return _refuse(estimator, X, y)
 

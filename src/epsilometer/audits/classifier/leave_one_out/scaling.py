@@ -119,13 +119,12 @@ class Filled:
         first = np.searchsorted(order, fills)
         first = first - (ranks < first)
         count = gaps.sum() - gaps[records]
-        most = np.maximum(known.size - 1 - (ranks < known.size), 0)
         place = (len(gaps) - 2) * share
         low = int(np.floor(place))
         below, above = (
-            np.where((t >= first) & (t < first + count), fills, order[u + (u >= ranks)])
+            np.where((t >= first) & (t < first + count), fills, order[u])
             for t in (low, min(low + 1, len(gaps) - 2))
-            for u in [np.clip(np.where(t < first, t, t - count), 0, most)]
+            for u in [_skip(np.where(t < first, t, t - count), ranks, known.size)]
         )
         return np.asarray(below + (place - low) * (above - below))
 
@@ -502,6 +501,11 @@ def _standard(scaler: Any, columns: Filled, records: IntArray) -> tuple[FloatArr
         centre if scaler.with_mean else np.zeros_like(centre),
         np.where((squares > 0) & scaler.with_std, spread, 1.0),
     )
+
+
+def _skip(places: IntArray, ranks: IntArray, size: int) -> IntArray:
+    """Return places among sorted values for places among those without a rank."""
+    return np.asarray(np.clip(places + (places >= ranks), 0, size - 1), np.int64)
 
 
 def _min_max(scaler: Any, columns: Filled, records: IntArray) -> tuple[FloatArray, FloatArray]:

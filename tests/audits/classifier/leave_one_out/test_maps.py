@@ -1,12 +1,16 @@
 """Records leave maps exactly: as scikit-learn fits whole pipelines again without them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from epsilometer.audits.classifier.leave_one_out.families import find_scaled
-from epsilometer.audits.classifier.leave_one_out.maps import Mapped
+from epsilometer.audits.classifier.leave_one_out.maps import Columns, Mapped, peel_maps
 
 pytest.importorskip("sklearn")
+import pandas as pd
+from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
@@ -23,6 +27,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
+from tests.audits.classifier.leave_one_out.brute_force import proba
 from tests.audits.classifier.leave_one_out.test_scaling import assert_exact
 
 N = 70
@@ -82,3 +87,115 @@ def test_records_leave_maps_as_in_refits(model: str, steps: str) -> None:
     assert found is not None
     assert isinstance(found[1], Mapped) or "median" in steps  # of which there may be few
     assert_exact(estimator, GAPS, Y, range(14), refitted=None)
+
+
+def draw_odd(kind: str, rng: np.random.Generator) -> Any:
+    """Draw a table on which differences of sums, or eigenvectors, may be wrong."""
+    table = GAPS.copy()
+    if kind == "an outlier":
+        table[[2, 9], [0, 2]] = 1e7, -1e4
+    elif kind == "constant columns":
+        table[:, 1], table[:, 3] = 2.5, np.arange(N) == 2
+    elif kind == "ties":
+        table = np.round(table)
+    elif kind == "collinear columns":
+        table[:, 1] = 2 * X[:, 3] + 1
+        table[:, 3] = X[:, 3] + 1e-9 * rng.normal(size=N)
+    elif kind == "one number in a column":
+        table[np.arange(N) != 4, 2] = np.nan
+    elif kind == "nothing in a column":
+        table[:, 1] = np.nan
+    elif kind == "heavy tails":
+        table *= np.abs(rng.standard_t(1, size=table.shape))
+    elif kind == "far from 0":
+        table += 1e6
+    elif kind == "equal variances":
+        table[:, :2] = np.repeat([[1, 1], [1, -1], [-1, 1], [-1, -1], [0, 0]], N // 5, axis=0)
+    return table
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "an outlier",
+        "constant columns",
+        "ties",
+        "collinear columns",
+        "one number in a column",
+        "nothing in a column",
+        "heavy tails",
+        "far from 0",
+        "equal variances",
+    ],
+)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.in_turn(3)
+def test_odd_tables_are_exact_or_refitted(kind: str, model: str) -> None:
+    rng = np.random.default_rng(1)
+    table, labels = draw_odd(kind, rng), THREE if model in ("logistic", "ridge") else Y
+    for steps in STEPS.values():
+        estimator = make_pipeline(*steps, MODELS[model])
+        try:
+            found = find_scaled(estimator, table, labels)
+        except ValueError:  # scikit-learn does not fit it
+            continue
+        if found is None:
+            continue
+        some = [*range(5), 9]
+        full, records = found[0].fit_peeled(found[1], labels), np.array(some)
+        with np.errstate(all="ignore"):
+            own = full.own(records)
+        again = found[1].changed[records]
+        if full.refused is not None:
+            again = again | full.refused[records]
+        for place in np.flatnonzero(~again & (found[1].filling[records] == 0)):
+            others = np.delete(np.arange(N), records[place])
+            fitted = clone(estimator).fit(table[others], labels[others])
+            expected = proba(fitted, table[records[[place]]])[0]
+            np.testing.assert_allclose(np.exp(own[place]), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_class_determined_by_a_category_is_discriminated() -> None:
+    """One-hot columns add up to 1, and so are collinear: scikit-learn leaves a direction out."""
+    table = np.c_[X[:, 4], np.arange(N) % 3]
+    for first in (OneHotEncoder(sparse_output=False), PolynomialFeatures(2)):
+        assert_exact(
+            make_pipeline(first, LinearDiscriminantAnalysis()), table, Y, range(9), refitted=None
+        )
+    twice = np.c_[X, X[:, 0] + X[:, 1]]
+    assert_exact(LinearDiscriminantAnalysis(), twice, THREE, range(9))
+
+
+def test_many_fillings_leave_encoders_of_other_columns_alone() -> None:
+    """The commonest word, and a median of another column, change with one record."""
+    words = np.where(np.arange(N) % 2, "a", "b").astype(object)
+    words[:3] = "c", np.nan, "b"
+    table = pd.DataFrame({"word": words, "number": GAPS[:, 0], "other": GAPS[:, 2]})
+    names = make_pipeline(SimpleImputer(strategy="most_frequent"), ENCODER)
+    numbers = make_pipeline(SimpleImputer(), StandardScaler())
+    columns = make_column_transformer((names, ["word"]), (numbers, ["number", "other"]))
+    estimator = make_pipeline(columns, LogisticRegression(**EXACT))
+    assert_exact(estimator, table, Y, range(12), refitted=None)
+
+
+@pytest.mark.parametrize("model", ["naive Bayes", "logistic", "ridge", "neighbours"])
+@pytest.mark.parametrize("steps", ["mean, standard", "products", "components"])
+def test_maps_that_are_held_fixed_are_noticed(
+    model: str, steps: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Columns.weigh
+
+    def hold(columns: Columns, records: Any) -> Any:
+        fixed = own(columns, None)
+        return fixed if records is None else np.repeat(fixed, len(records), axis=0)
+
+    monkeypatch.setattr(Columns, "weigh", hold)
+    with pytest.raises(AssertionError, match="Not equal"):
+        assert_exact(make_pipeline(*STEPS[steps], MODELS[model]), GAPS, Y, range(14), refitted=None)
+
+
+def test_what_needs_many_refits_has_no_map() -> None:
+    same = np.repeat([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], 10, axis=0)
+    assert peel_maps(make_pipeline(PCA(1), GaussianNB()), same) is None  # equal variances
+    alone = np.eye(12)
+    assert peel_maps(make_pipeline(StandardScaler(), GaussianNB()), alone) is None

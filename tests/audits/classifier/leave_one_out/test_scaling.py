@@ -238,6 +238,20 @@ def test_a_column_that_one_person_alone_fills_is_fitted_again() -> None:
         assert_exact(estimator, filled, Y, [10, 11, 12], refitted=1)
 
 
+@pytest.mark.parametrize("ones", [3, 16])
+def test_who_keeps_quartiles_apart(ones: int) -> None:
+    """Without any of these, not only who is at an end of the range, a column is not scaled."""
+    n = 4 * ones - 2  # of those without one, the third quartile is one of the 0s
+    rng = np.random.default_rng(0)
+    column = np.r_[np.zeros(n - ones), np.linspace(1.0, 2.0, ones)]
+    table = np.c_[rng.normal(size=n), column][rng.permutation(n)]
+    estimator = make_pipeline(RobustScaler(quantile_range=(25, 75)), MODELS["logistic"])
+    labels = np.arange(n) % 2
+    scales = [RobustScaler().fit(np.delete(table, record, axis=0)).scale_[1] for record in range(n)]
+    assert np.unique(scales).size > 1
+    assert_exact(estimator, table, labels, range(n), refitted=None)
+
+
 @pytest.mark.parametrize("model", ["naive Bayes", "logistic"])
 def test_scaling_that_is_held_fixed_is_noticed(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def hold(peeled: Peeled, records: Any) -> Any:

@@ -486,6 +486,7 @@ LINEAR = Family(
     _refuse_linear,
     fit_scaled=_fit_scaled(LinearModel),
     fit_mapped=MappedLinear,
+    by_column=True,  # of rotated collinear columns, rounding is scaled
     refuses_mapped=_refuse_mapped,
 )
 QUADRATIC = Family(

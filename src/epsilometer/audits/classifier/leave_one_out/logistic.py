@@ -22,6 +22,7 @@ from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel
 from epsilometer.audits.classifier.leave_one_out.maps import Mapped, widen
 from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
 from epsilometer.audits.classifier.sklearn_models import read_matrix
+from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _MOST_COEFFICIENTS = 8000  # the factor of the Hessian then takes half a gigabyte
@@ -282,6 +283,7 @@ class MappedLogistic(MappedModel):
         """Return ln p at records without each."""
         fixed = self._fixed(label if self.plain.class_weight == "balanced" else None)
         wide = self._widen(weights)
+        safe = np.ones(len(records), bool)
         shared = _MappedStep(fixed, wide, self.plain.penalty, records)
         result = shared.first()
 
@@ -293,10 +295,13 @@ class MappedLogistic(MappedModel):
         for place in descend(shared, result, differentiate, scale=fixed.scale):
             alone = fixed.problem.without(int(records[place]), self.plain.penalty)
             alone.design = self.features @ wide[place]
-            result[place] = alone.minimise()
+            try:
+                result[place] = alone.minimise()
+            except InvalidArgument:  # its Hessian is singular to rounding
+                safe[place] = False
         logits = np.einsum("bp,bpk,bkm->bm", self.features[records], wide, result, optimize=True)
         code = fixed.problem.code
-        return log_softmax(logits @ code.T), np.ones(len(records), bool)
+        return log_softmax(logits @ code.T), safe
 
     def _widen(self, weights: FloatArray) -> FloatArray:
         """Return maps with a column for the intercept, ``(b, p, coefficients)``."""
@@ -398,7 +403,13 @@ def _refuse_mapped(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
     classes = np.unique(np.asarray(y)).size
     if (np.shape(X)[1] + 1) * (classes if classes > 2 else 1) > _MOST_MAPPED:
         return f"more than {_MOST_MAPPED:,} coefficients"
-    return _refuse(estimator, X, y)
+    if reason := _refuse(estimator, X, y):
+        return reason
+    try:
+        LogisticMinimiser(estimator, X, y)
+    except InvalidArgument:
+        return "a Hessian that is singular to rounding"
+    return None
 
 
 def _refuse_scaled(estimator: Any, peeled: Peeled) -> bool:

@@ -203,10 +203,12 @@ def peel_scaling(
         steps=name_steps(estimator),
     )
     # A column that is constant without a record is not scaled at all. Only a record at an end of
-    # its range can cause that.
-    for columns, _ in scalers:
+    # its range can cause that, but any may be the last that keeps quartiles apart.
+    for columns, scaler in scalers:
         table = features[:, columns]
         ends = np.unique([table.argmin(axis=0), table.argmax(axis=0)])
+        if identify(scaler) == "sklearn.RobustScaler":
+            ends = np.arange(len(table))
         varies = table.std(axis=0) > 0
         small = peeled.measure_spread(ends)[:, columns] <= CONSTANT * spread[columns]
         changed[ends[(small & varies).any(axis=1)]] = True

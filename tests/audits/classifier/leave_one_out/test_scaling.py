@@ -245,10 +245,9 @@ def test_who_keeps_quartiles_apart(ones: int) -> None:
     rng = np.random.default_rng(0)
     column = np.r_[np.zeros(n - ones), np.linspace(1.0, 2.0, ones)]
     table = np.c_[rng.normal(size=n), column][rng.permutation(n)]
-    estimator = make_pipeline(RobustScaler(quantile_range=(25, 75)), MODELS["logistic"])
+    estimator = make_pipeline(RobustScaler(), MODELS["logistic"])
     labels = np.arange(n) % 2
-    scales = [RobustScaler().fit(np.delete(table, record, axis=0)).scale_[1] for record in range(n)]
-    assert np.unique(scales).size > 1
+    assert RobustScaler().fit(table).scale_[1] < 1.0
     assert_exact(estimator, table, labels, range(n), refitted=None)
 
 

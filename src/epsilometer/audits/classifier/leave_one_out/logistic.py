@@ -1,6 +1,7 @@
 """Remove one record from logistic regression: Newton's method from the model with all records."""
 
-from functools import cache
+import math
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,11 @@ from epsilometer.audits.classifier.leave_one_out.logistic_problem import (
     descend,
     log_softmax,
 )
-from epsilometer.audits.classifier.leave_one_out.logistic_series import Series, count_block
+from epsilometer.audits.classifier.leave_one_out.logistic_series import (
+    MappedSeries,
+    Series,
+    count_block,
+)
 from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel
 from epsilometer.audits.classifier.leave_one_out.maps import Mapped, widen
 from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
@@ -29,6 +34,7 @@ _MOST_COEFFICIENTS = 8000  # the factor of the Hessian then takes half a gigabyt
 _MOST_MAPPED = 1000  # of which each record has its own Hessian
 _BLOCK = 1 << 20  # entries of a working array
 _PROVEN = 1e-6  # largest proven error of ln p from a series
+_SAMPLED = 1000  # records by which it is estimated how many have a series
 _SERIES_RECORDS = 1000  # records from which a series is worth computing its tensor
 
 
@@ -272,36 +278,76 @@ class MappedLogistic(MappedModel):
         super().__init__(estimator, mapped, y, plain)
         n, width = self.features.shape
         self._fixed = cache(self._fix)
-        size = len(plain.penalty) * plain.all.coefficients.shape[1]
         self._classes = len(plain.all.problem.code)
-        largest = max(n, width * self._classes, size**2)
-        self.block = max(1, min(self.block, _BLOCK // largest))
+        self._has_series = self._classes == 2 and n >= max(_SERIES_RECORDS, width**2)
+        self._compared = max(1, _BLOCK // max(n, width * self._classes))
+        size = len(plain.penalty) * plain.all.coefficients.shape[1]
+        block = count_block(max(width, size))
+        self.block = min(self.block, block if self._has_series else self._compared)
+
+    def count_compared(self) -> int:
+        """Return about how many records have no series with a proven error, from some of them."""
+        if not self._has_series:
+            return self.codes.size
+        some = np.unique(np.linspace(0, self.codes.size - 1, _SAMPLED).astype(np.int64))
+        far = 0
+        for label in range(self.classes.size):
+            records = some[self.codes[some] == label]
+            for start in range(0, records.size, self.block):
+                part = records[start : start + self.block]
+                far += self._expand(label, part, self.map.weigh(part))[2].size
+        return math.ceil(far / some.size * self.codes.size)
 
     def score(
         self, label: int, records: IntArray, weights: FloatArray
     ) -> tuple[FloatArray, BoolArray]:
         """Return ln p at records without each."""
-        fixed = self._fixed(label if self.plain.class_weight == "balanced" else None)
-        wide = self._widen(weights)
-        safe = np.ones(len(records), bool)
-        shared = _MappedStep(fixed, wide, self.plain.penalty, records)
-        result = shared.first()
+        wide, result, far = self._expand(label, records, weights)
+        fixed, safe = self._fix_for(label), np.ones(len(records), bool)
+        for start in range(0, far.size, self._compared):
+            some = far[start : start + self._compared]
+            result[some], safe[some] = self._compare(fixed, records[some], wide[some])
+        logits = np.einsum("bp,bpk,bkm->bm", self.features[records], wide, result, optimize=True)
+        code = fixed.problem.code
+        return log_softmax(logits @ code.T), safe
+
+    def _fix_for(self, label: int) -> "_Fixed":
+        return self._fixed(label if self.plain.class_weight == "balanced" else None)
+
+    def _expand(
+        self, label: int, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Return maps, coefficients without each record, and which of these are not proven."""
+        fixed, wide = self._fix_for(label), self._widen(weights)
+        penalty = self.plain.penalty
+        result = np.empty((len(records), wide.shape[2], fixed.coefficients.shape[1]))
+        if not self._has_series:
+            return wide, result, np.arange(len(records))
+        shared = _MappedStep(fixed, wide, penalty, records)
+        result[:, :, 0], errors = fixed.series.move(
+            records, wide, shared.inverse, shared.first()[:, :, 0]
+        )
+        return wide, result, np.flatnonzero(~(errors <= _PROVEN))
+
+    def _compare(
+        self, fixed: "_Fixed", records: IntArray, wide: FloatArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return coefficients without each record from gradients over all others."""
+        shared, penalty = _MappedStep(fixed, wide, self.plain.penalty, records), self.plain.penalty
+        result, safe = shared.first(), np.ones(len(records), bool)
 
         def differentiate(at: FloatArray, which: IntArray) -> FloatArray:
             slopes = fixed.problem.gradients(wide[which] @ at, records[which])
-            penalised = self.plain.penalty[:, None] * at
-            return np.asarray(np.swapaxes(wide[which], 1, 2) @ slopes + penalised)
+            return np.asarray(np.swapaxes(wide[which], 1, 2) @ slopes + penalty[:, None] * at)
 
         for place in descend(shared, result, differentiate, scale=fixed.scale):
-            alone = fixed.problem.without(int(records[place]), self.plain.penalty)
+            alone = fixed.problem.without(int(records[place]), penalty)
             alone.design = self.features @ wide[place]
             try:
                 result[place] = alone.minimise()
             except InvalidArgument:  # its Hessian is singular to rounding
                 safe[place] = False
-        logits = np.einsum("bp,bpk,bkm->bm", self.features[records], wide, result, optimize=True)
-        code = fixed.problem.code
-        return log_softmax(logits @ code.T), safe
+        return result, safe
 
     def _widen(self, weights: FloatArray) -> FloatArray:
         """Return maps with a column for the intercept, ``(b, p, coefficients)``."""
@@ -326,18 +372,41 @@ class MappedLogistic(MappedModel):
         given = start.problem
         nothing = np.zeros(self.features.shape[1])
         problem = Problem(self.features, given.codes, given.weights, nothing, self._classes)
-        return _Fixed(problem, coefficients, start.scale)
+        whole = self._widen(self.map.weigh(None))[0]
+        return _Fixed(problem, coefficients, start.scale, whole, plain.penalty)
 
 
 class _Fixed:
     """Derivatives over a map's fixed columns, at the minimiser with all records."""
 
-    def __init__(self, problem: Problem, coefficients: FloatArray, scale: float) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        coefficients: FloatArray,
+        scale: float,
+        wide: FloatArray,
+        penalty: FloatArray,
+    ) -> None:
         self.problem, self.coefficients, self.scale = problem, coefficients, scale
+        self._wide, self._penalty = wide, penalty
         d, m = coefficients.shape
         self.hessian = problem.hessian(coefficients).reshape(d, m, d, m)
         self.slopes = problem.gradients(coefficients[None])[0]
         self.pulled = np.einsum("dmen,en->dm", self.hessian, coefficients)
+
+    @cached_property
+    def series(self) -> MappedSeries:
+        """The series of two classes."""
+        return MappedSeries(
+            self.problem.design,
+            self.problem.codes,
+            self.problem.weights,
+            at=self.coefficients[:, 0],
+            slope=self.slopes[:, 0],
+            hessian=self.hessian[:, 0, :, 0],
+            wide=self._wide,
+            penalty=self._penalty,
+        )
 
 
 class _MappedStep:
@@ -362,7 +431,7 @@ class _MappedStep:
                     part[:, np.arange(k), np.arange(k)] += penalty
                 hessian[:, :, one, :, other] = part
                 hessian[:, :, other, :, one] = np.swapaxes(part, 1, 2)
-        self._inverse = np.linalg.inv(hessian.reshape(b, k * m, k * m))
+        self.inverse = np.linalg.inv(hessian.reshape(b, k * m, k * m))
         # The gradient of the quadratic without the record, at coefficients of 0
         seen = (gone @ at @ problem.code.T if m > 1 else gone @ at)[:, None, :]
         problem.residuals(seen, records)
@@ -378,7 +447,7 @@ class _MappedStep:
     def solve(self, gradients: FloatArray, which: IntArray) -> FloatArray:
         """Return the inverse Hessian times gradients of some of the records."""
         flat = gradients.reshape(len(gradients), -1, 1)
-        return np.asarray((self._inverse[which] @ flat).reshape(gradients.shape))
+        return np.asarray((self.inverse[which] @ flat).reshape(gradients.shape))
 
 
 def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803

@@ -48,8 +48,8 @@ with default options on {columns} columns of numbers, each model behind a `Stand
 gaps*, 5 % of the cells are missing, and a `SimpleImputer` fills them with means. Each cell: CPU
 seconds of everything, the verdict, and how many records were left out. Up to 9 remedies that need
 new models are tried at 2,000 records, 2 at 8,000 and none above, so that small tables cost more
-than a curve through the large ones says. *Growth* is the exponent of the records between {ends},
-where no remedies are tried: 1 is linear, n log n has 1.1.
+than a curve through the large ones says. *Growth* is the exponent of the records between
+{ends}, where no remedies are tried: 1 is linear, n log n has 1.1.
 *Target*: at most {most:.0f} s at the largest size.
 
 Measured on {machine}, one

@@ -4,9 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from epsilometer.audits.classifier.leave_one_out.families import find_scaled
+from epsilometer.audits.classifier.leave_one_out.logistic import MappedLogistic, _MappedStep
 from epsilometer.audits.classifier.leave_one_out.maps import Columns, Mapped, peel_maps
+from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
 
 pytest.importorskip("sklearn")
 import pandas as pd
@@ -87,6 +91,61 @@ def test_records_leave_maps_as_in_refits(model: str, steps: str) -> None:
     assert found is not None
     assert isinstance(found[1], Mapped) or "median" in steps  # of which there may be few
     assert_exact(estimator, GAPS, Y, range(14), refitted=None)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.01, 1.0, 100.0]),
+    st.sampled_from([2.5, 4.0, 30.0]),
+    st.sampled_from(["mean, range", "indicators", "mean", "components", "mean, standard"]),
+    st.sampled_from([None, "balanced"]),
+)
+@settings(max_examples=25, deadline=None)
+def test_series_err_by_no_more_than_is_proven(
+    seed: int, cost: float, tails: float, steps: str, weights: str | None
+) -> None:
+    """Against minimisers whose gradient vanishes, with heavy tails, and few or many gaps."""
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(1000, 3000)), int(rng.integers(3, 6))
+    table = rng.standard_t(tails, (n, d))
+    labels = (table[:, 0] * rng.choice([0.1, 3.0]) + rng.normal(size=n) > 0.5).astype(int)
+    table[rng.random((n, d)) < rng.choice([0.002, 0.3], size=d)] = np.nan
+    last = LogisticRegression(C=cost, class_weight=weights)
+    found = find_scaled(make_pipeline(*STEPS[steps], last), table, labels)
+    if found is None or not isinstance(found[1], Mapped):
+        return
+    model = found[0].fit_peeled(found[1], labels)
+    assert isinstance(model, MappedLogistic)
+    assert model._has_series
+    far = np.argsort(np.nan_to_num(np.abs(table)).max(axis=1))[-5:]
+    for label in range(2):
+        records = np.unique(np.r_[rng.choice(n, 20, replace=False), far])
+        records = records[labels[records] == label]
+        fixed, wide = model._fix_for(label), model._widen(model.map.weigh(records))
+        exact, safe = model._compare(fixed, records, wide)
+        assert safe.all()
+        step = _MappedStep(fixed, wide, model.plain.penalty, records)
+        got, errors = fixed.series.move(records, wide, step.inverse, step.first()[:, :, 0])
+        own = np.einsum("bp,bpk,bk->b", model.features[records], wide, got - exact[:, :, 0])
+        assert (np.abs(own) <= errors + 1e-10).all()  # the minimisers themselves are rounded
+
+
+def test_most_records_of_a_large_table_with_gaps_have_a_series() -> None:
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(5000, 4))
+    labels = (table[:, 0] + rng.normal(size=5000) > 0).astype(int)
+    table[rng.random(table.shape) < [0.1, 0.0, 0.5, 0.0]] = np.nan
+    table[3, 1] = np.nan  # the only gap of its column
+    estimator = make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression(**EXACT))
+    family, mapped = find_scaled(estimator, table, labels) or (None, None)
+    assert family is not None
+    assert family.fit_peeled(mapped, labels).count_compared() < 50
+    found = pdtp(estimator, table, labels)
+    for record in (0, 3, 77, int(np.nanargmax(np.abs(table[:, 0])))):
+        others = np.delete(np.arange(5000), record)
+        fitted = clone(estimator).fit(table[others], labels[others])
+        expected = fitted.predict_proba(table[[record]])[0]
+        np.testing.assert_allclose(np.exp(found.without[record]), expected, atol=1e-6)
 
 
 def draw_odd(kind: str, rng: np.random.Generator) -> Any:

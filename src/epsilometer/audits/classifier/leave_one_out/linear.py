@@ -12,7 +12,7 @@ from epsilometer.audits.classifier.leave_one_out.families import (
     class_weights,
     refuse_weights,
 )
-from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel, solve_ridge
+from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel, MappedRidge
 from epsilometer.audits.classifier.leave_one_out.maps import Mapped
 from epsilometer.audits.classifier.sklearn_models import decision_logs, read_matrix
 from epsilometer.types import BoolArray, FloatArray, IntArray
@@ -98,33 +98,26 @@ class MappedLeastSquares(MappedModel):
     def __init__(self, estimator: Any, mapped: Mapped, y: Any) -> None:
         plain = LeastSquares(estimator, mapped.map.compute(None), y)
         super().__init__(estimator, mapped, y, plain)
-        self._sums = cache(self._sum)
+        self._solve = cache(self._weigh)
 
     def score(
         self, label: int, records: IntArray, weights: FloatArray
     ) -> tuple[FloatArray, BoolArray]:
         """Return ln p at records without each."""
         balanced = self.plain.class_weight == "balanced"
-        shares, gram, products = self._sums(label if balanced else None)
-        predicted, safe = solve_ridge(
+        predicted, safe = self._solve(label if balanced else None).predict(records, weights)
+        return self.plain.to_logs(predicted, self.count_without(label)), safe
+
+    def _weigh(self, label: int | None) -> MappedRidge:
+        """Return the regression with the weights that are right without a record of a class."""
+        counts = self.counts if label is None else self.count_without(label)
+        return MappedRidge(
             self.map,
-            records,
-            weights,
-            gram=gram,
-            products=products,
-            shares=shares,
-            targets=self.plain.targets,
+            self.plain.targets,
+            class_weights(self.plain.class_weight, self.classes, counts)[self.codes],
             penalty=self.plain.penalty,
             intercept=self.plain.intercept,
         )
-        return self.plain.to_logs(predicted, self.count_without(label)), safe
-
-    def _sum(self, label: int | None) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights, and weighted products of the basis with itself and with targets."""
-        counts = self.counts if label is None else self.count_without(label)
-        shares = class_weights(self.plain.class_weight, self.classes, counts)[self.codes]
-        weighed = shares[:, None] * self.features
-        return shares, weighed.T @ self.features, weighed.T @ self.plain.targets
 
 
 class RidgeFit:

@@ -175,10 +175,10 @@ class MappedSeries:
 
     Let :math:`\theta = A \beta`, and u be its move in a metric :math:`G = H + T` of the fixed
     columns: H is their Hessian at the minimiser with all records, and T is diagonal. T is the
-    penalty where a fixed column is one mapped column times a number, and that of some records where
-    the map with all records does not use it, so that the few there do not matter. With P' the first part of
-    the penalty P, and :math:`B = A^T (H - h_r) A + P`, the Hessian without the record's own
-    :math:`h_r`,
+    penalty where a fixed column times a number is one mapped column, and the most that 20 records
+    can add to H where the map with all records does not use it, so that single gaps do not matter.
+    With P' the first part of the penalty P, and :math:`B = A^T (H - h_r) A + P`, the Hessian
+    without the record's own :math:`h_r`,
 
     .. math:: A^T G A \le \sigma^2 B, \qquad
               \sigma^2 = 1 + \mathrm{tr}\, B^{-1} A^T h_r A + \|B^{-1} (A^T T A - P')\|_F,

@@ -17,6 +17,7 @@ from epsilometer.audits.classifier.leave_one_out.maps import (
 from epsilometer.audits.classifier.sklearn_models import clone_estimator, predict_logs
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
+_PENALISED = 1e-7  # penalty, relative to squares, that keeps equations far from singular
 _LEAST = 1e-4  # smallest diagonal entry of a Cholesky factor of correlations
 
 
@@ -73,53 +74,60 @@ class MappedModel(Removable):
         return predict_logs(model, at @ wide, classes=np.arange(self.classes.size))
 
 
-def solve_ridge(
-    found: Map,
-    records: IntArray,
-    weights: FloatArray,
-    *,
-    gram: FloatArray,
-    products: FloatArray,
-    shares: FloatArray,
-    targets: FloatArray,
-    penalty: float,
-    intercept: bool,
-) -> tuple[FloatArray, BoolArray]:
-    """Return predictions of ridge regression at records without each, and where they are safe.
+class MappedRidge:
+    """Ridge regression behind a map: normal equations are solved for each record.
+
+    An intercept has no penalty, which is the same as centred features and targets.
 
     Args:
         found: The features.
-        records: Which records.
-        weights: The map without each.
-        gram: Products of the map's basis, summed over all records with their weights.
-        products: Products of the basis with targets, likewise.
-        shares: Weights of all records.
         targets: Targets of all records, ``(n, outputs)``.
+        shares: Weights of all records.
         penalty: Penalty of each squared coefficient.
-        intercept: Whether there is an intercept, without a penalty.
+        intercept: Whether there is an intercept.
     """
-    rows, width = found.rows, len(found.rows)
-    if intercept:  # a column of ones, which absorbs what others subtract
-        mean = gram[0] / gram[0, 0]
-        weights = np.concatenate([weights, np.zeros_like(weights[:, :1])], axis=1)
-        rows = np.vstack([rows, np.zeros_like(rows[:1])])
-        weights[:, :, 0] -= pull(weights, rows, mean)
-        weights[:, -1, 0] = 1.0
-    gone = found.basis[records]
-    own = pull(weights, rows, gone)
-    normal = sandwich(weights, rows, gram)
-    before = np.einsum("bkk->bk", normal).copy()
-    normal -= shares[records, None, None] * own[:, :, None] * own[:, None, :]
-    diagonal = np.arange(width)
-    normal[:, diagonal, diagonal] += penalty
-    right = np.stack([pull(weights, rows, column) for column in products.T], axis=2)
-    right -= (shares[records, None] * own)[:, :, None] * targets[records, None, :]
-    size = np.sqrt(np.einsum("bkk->bk", normal))
-    normal /= size[:, :, None] * size[:, None, :]
-    safe = _is_well_conditioned(normal) & (size**2 >= LEFT * before).all(axis=1)
-    normal[~safe] = np.eye(normal.shape[1])
-    slopes = np.linalg.solve(normal, right / size[:, :, None])
-    return np.einsum("bk,bkt->bt", own / size, slopes), safe
+
+    def __init__(
+        self,
+        found: Map,
+        targets: FloatArray,
+        shares: FloatArray,
+        *,
+        penalty: float,
+        intercept: bool,
+    ) -> None:
+        self._map, self._shares, self._penalty = found, shares, penalty
+        self._total = shares.sum() if intercept else np.inf
+        self._mean = shares @ found.basis / self._total
+        self._level = shares @ targets / self._total
+        self._targets = targets - self._level
+        centred = found.basis - self._mean
+        weighed = shares[:, None] * centred
+        self._gram, self._products = weighed.T @ centred, weighed.T @ self._targets
+
+    def predict(self, records: IntArray, weights: FloatArray) -> tuple[FloatArray, BoolArray]:
+        """Return predictions at records without each, and where they are free of rounding."""
+        rows, share = self._map.rows, self._shares[records]
+        left = 1.0 - share / self._total
+        own = pull(weights, rows, self._map.basis[records] - self._mean)
+        target, gone = self._targets[records], (share / left)[:, None] * own
+        normal = sandwich(weights, rows, self._gram)
+        before = np.einsum("bkk->bk", normal).copy()
+        normal -= gone[:, :, None] * own[:, None, :]
+        diagonal = np.arange(len(rows))
+        normal[:, diagonal, diagonal] += self._penalty
+        right = np.stack([pull(weights, rows, column) for column in self._products.T], axis=2)
+        right -= gone[:, :, None] * target[:, None, :]
+        size = np.sqrt(np.where(before > 0, np.einsum("bkk->bk", normal), 1.0))
+        safe = (size**2 >= LEFT * before).all(axis=1)
+        near = np.flatnonzero(self._penalty < _PENALISED * size.max(axis=1) ** 2)
+        normal /= size[:, :, None] * size[:, None, :]
+        safe[near] &= _is_well_conditioned(normal[near])
+        normal[~safe] = np.eye(len(rows))
+        slopes = np.linalg.solve(normal, right / size[:, :, None])
+        moved = np.einsum("bk,bkt->bt", own / size, slopes)
+        drop = (share / self._total)[:, None] * target
+        return self._level + (moved - drop) / left[:, None], np.asarray(safe)
 
 
 def _is_well_conditioned(correlations: FloatArray) -> BoolArray:

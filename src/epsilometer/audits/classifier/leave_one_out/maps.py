@@ -432,9 +432,11 @@ def peel_maps(
     found = _find_map(part)
     filling, scattered = group_fillings(part.fills)
     found.unsure |= part.changed | scattered
-    if found.rows.size > _MOST_ENTRIES or len(found.rows) ** 2 > _MOST_ENTRIES:
-        return None
-    if found.basis.size > MOST_CELLS or not np.isfinite(found.basis).all():
+    if (
+        found.rows.size > _MOST_ENTRIES
+        or found.basis.size > MOST_CELLS
+        or not np.isfinite(found.basis).all()
+    ):
         return None
     probed = np.unique(np.linspace(0, len(found.basis) - 1, _PROBED).astype(np.int64))
     for start in range(0, probed.size, found.block):

@@ -109,11 +109,11 @@ class NearestSearch:
     def __init__(self, found: Map, neighbours: int) -> None:
         self._map, self._k = found, neighbours
         rows, (n, width) = found.rows, found.basis.shape
-        terms = rows.shape[1]
-        self.block = max(1, _BLOCK // n)
+        terms = rows.shape[1] - 1  # without the constant, which cancels
+        self.block = max(1, _BLOCK // max(n, (neighbours + _MORE) * rows.size))
         self._products: FloatArray | None = None
         if terms**2 * len(rows) <= width * len(rows) and terms**2 * len(rows) * n <= MOST_CELLS:
-            one, other = np.indices((terms, terms)).reshape(2, -1)
+            one, other = 1 + np.indices((terms, terms)).reshape(2, -1)
             pairs = np.stack([rows[:, one], rows[:, other]]).reshape(2, -1)
             keys, places = np.unique(np.sort(pairs, axis=0), axis=1, return_inverse=True)
             self._products = found.basis[:, keys[0]] * found.basis[:, keys[1]]
@@ -129,25 +129,27 @@ class NearestSearch:
         """Return distances of the nearest of each record, which they are, and if that is safe."""
         basis, rows = self._map.basis, self._map.rows
         gone, b = basis[records], len(records)
-        wide = widen(weights, rows, basis.shape[1])
-        wide[:, 0] = 0.0  # what is added to all cancels
         safe = np.ones(b, bool)
+        weights = weights * (rows > 0)  # what is added to all cancels
         if self._products is None:
+            wide = widen(weights, rows, basis.shape[1])
             own = np.einsum("bp,bpk->bk", gone, wide)
             squares = ((basis @ wide - own[:, None]) ** 2).sum(axis=2)
         else:
-            weights = weights * (rows > 0)
             pairs = weights[:, :, self._pairs[0]] * weights[:, :, self._pairs[1]]
             along = weights * pull(weights, rows, gone)[:, :, None]
             squares = (self._add_pairs @ pairs.reshape(b, -1).T).T @ self._products.T
             squares -= 2 * (self._add_rows @ along.reshape(b, -1).T).T @ basis.T
+            # Up to a constant for each record, the square of its own columns
             mean = squares.mean(axis=1) - squares[np.arange(b), records]
             safe = np.abs(squares).max(axis=1) <= _DIGITS * mean
         squares[np.arange(b), records] = np.inf
         some = min(self._k + _MORE, len(basis) - 1)
         near = np.argpartition(squares, some - 1, axis=1)[:, :some]
         near.sort(axis=1)  # ties go to the first, as in a search
-        distances = np.sqrt((((basis[near] - gone[:, None]) @ wide) ** 2).sum(axis=2))
+        away = (basis[near] - gone[:, None]).reshape(-1, basis.shape[1])
+        moved = pull(np.repeat(weights, some, axis=0), rows, away).reshape(b, some, -1)
+        distances = np.sqrt((moved**2).sum(axis=2))
         order = np.argsort(distances, axis=1, kind="stable")[:, : self._k]
         return (
             np.take_along_axis(distances, order, axis=1),

@@ -8,7 +8,7 @@ import numpy as np
 
 from epsilometer.audits.classifier.leave_one_out.chosen import choose_records
 from epsilometer.audits.classifier.leave_one_out.linear import RidgeFit
-from epsilometer.audits.classifier.leave_one_out.mapped import solve_ridge
+from epsilometer.audits.classifier.leave_one_out.mapped import MappedRidge
 from epsilometer.audits.classifier.leave_one_out.maps import peel_maps
 from epsilometer.audits.classifier.leave_one_out.nearest_neighbours import (
     NearestSearch,
@@ -230,28 +230,25 @@ def _leave_mapped(estimator: Any, X: Any, targets: Targets) -> _Exact | None:  #
     if exact is None or (neighbours is not None and not is_euclidean(last)):
         return None
     search = None if neighbours is None else NearestSearch(found, int(neighbours))
-    shares = np.ones(targets.records)
-    sums = found.basis.T @ found.basis, found.basis.T @ targets.values
+    ridge = None
+    if search is None:
+        ridge = MappedRidge(
+            found,
+            targets.values,
+            np.ones(targets.records),
+            penalty=float(getattr(last, "alpha", 0.0)),
+            intercept=bool(last.fit_intercept),
+        )
     without, again = np.empty_like(exact.full), np.zeros(targets.records, bool)
     block = found.block if search is None else min(found.block, search.block)
     for start in range(0, targets.records, block):
         some = np.arange(start, min(start + block, targets.records))
         weights = found.weigh(some)
-        if search is not None:
+        if ridge is not None:
+            without[some], safe = ridge.predict(some, weights)
+        elif search is not None:
             distances, nearest, safe = search.find(some, weights)
             without[some] = _average(last, targets, distances, nearest)
-        else:
-            without[some], safe = solve_ridge(
-                found,
-                some,
-                weights,
-                gram=sums[0],
-                products=sums[1],
-                shares=shares,
-                targets=targets.values,
-                penalty=float(getattr(last, "alpha", 0.0)),
-                intercept=bool(last.fit_intercept),
-            )
         again[some] = ~safe
     through = describe_steps(mapped.steps, 0)
     again |= mapped.changed

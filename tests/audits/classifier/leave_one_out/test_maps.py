@@ -253,6 +253,17 @@ def test_maps_that_are_held_fixed_are_noticed(
         assert_exact(make_pipeline(*STEPS[steps], MODELS[model]), GAPS, Y, range(14), refitted=None)
 
 
+@pytest.mark.parametrize("scaler", [StandardScaler(), MinMaxScaler(), RobustScaler()], ids=str)
+def test_equal_numbers_are_not_scaled(scaler: Any) -> None:
+    """Their standard deviation is rounding, and a column of one number is filled with it."""
+    table = np.c_[GAPS, np.full(N, 0.1), np.where(np.arange(N) < 2, 2.55, np.nan)]
+    mapped = peel_maps(make_pipeline(SimpleImputer(), scaler, GaussianNB()), table)
+    assert mapped is not None
+    assert not mapped.changed.any()
+    estimator = make_pipeline(SimpleImputer(), scaler, MODELS["logistic"])
+    assert_exact(estimator, table, Y, range(8))
+
+
 def test_what_needs_many_refits_has_no_map() -> None:
     same = np.repeat([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], 10, axis=0)
     assert peel_maps(make_pipeline(PCA(1), GaussianNB()), same) is None  # equal variances

@@ -10,6 +10,7 @@ eigenvectors of a covariance from which one record is subtracted. Maps of maps a
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ _MOST_ENTRIES = 1 << 22  # largest number of entries of one map
 _MOST_TERMS = 32  # largest number of terms of a product of columns
 LEFT = 1e-6  # share of a sum of squares below which its difference has lost too many digits
 NOISE = 1e-24  # mean square, relative to weights, that is rounding
+_CANCELLED = 1e-4  # share of its terms below which a sum of products loses too many digits
 _TINY = 1e-14  # spread below which scikit-learn may take a column for constant
 _GAP = 1e-7  # relative distance of eigenvalues below which their vectors are not determined
 _PROBED = 64  # records by which it is estimated how many need refits
@@ -124,18 +126,28 @@ class Scatter:
     def __init__(self, basis: FloatArray, rows: IntArray) -> None:
         self.count, self.rows = len(basis), rows
         self.mean = basis.mean(axis=0)
-        centred = basis - self.mean
-        self.matrix = centred.T @ centred
-        self._own = None
-        if not _is_whole(rows, basis.shape[1]):
-            self._own = self.matrix[rows[:, :, None], rows[:, None, :]]
+        self._centred = basis - self.mean
+        terms, self._own = rows.shape[1], None
+        if terms**2 <= basis.shape[1]:
+            self._own = np.empty((len(rows), terms, terms))
+            for one, other in np.ndindex(terms, terms):
+                columns = self._centred[:, rows[:, one]], self._centred[:, rows[:, other]]
+                self._own[:, one, other] = np.einsum("nk,nk->k", *columns)
+
+    @cached_property
+    def matrix(self) -> FloatArray:
+        """Sums of products of all columns of the basis about their means."""
+        return np.asarray(self._centred.T @ self._centred)
 
     def squares(self, weights: FloatArray) -> FloatArray:
         """Return sums of squares of columns about their means, ``(b, columns)``."""
-        if self._own is None:
+        if self._own is not None:
+            turned = np.swapaxes(np.swapaxes(weights, 0, 1) @ self._own, 0, 1)
+        elif _is_whole(self.rows, len(self.mean)):
             turned = weights @ self.matrix
         else:
-            turned = np.swapaxes(np.swapaxes(weights, 0, 1) @ self._own, 0, 1)
+            wide = widen(weights, self.rows, len(self.mean))
+            return np.asarray(np.maximum(((self.matrix @ wide) * wide).sum(axis=1), 0.0))
         return np.asarray(np.maximum(np.einsum("bkw,bkw->bk", turned, weights), 0.0))
 
     def squares_without(
@@ -187,11 +199,16 @@ class Columns(Map):
             centre, spread = SCALERS[identify(scaler)](scaler, own, every)
             fitted = clone_estimator(scaler).fit(own.table)
             self._centre[-1, columns], self._spread[-1, columns] = read_scaler(fitted, len(columns))
-            deviation = own.table.std(axis=0)
-            if identify(scaler) == "sklearn.RobustScaler":  # which does not scale these
-                spread = np.where(spread == 0, 1.0, spread)
-            # scikit-learn may take these for constant
-            small = spread <= np.maximum(CONSTANT * deviation, _TINY)
+            deviation, span = own.table.std(axis=0), np.ptp(own.table, axis=0)
+            match identify(scaler):
+                case "sklearn.StandardScaler":  # which does not scale equal numbers
+                    deviation[span <= 4 * np.spacing(np.abs(own.table).max(axis=0))] = 0.0
+                    spread = np.where(deviation == 0, 1.0, spread)
+                case "sklearn.RobustScaler":  # nor this where quartiles are equal
+                    spread = np.where(spread == 0, 1.0, spread)
+            deviation[span == 0] = 0.0
+            # scikit-learn may take these for constant, or an outlier has left few digits
+            small = spread <= np.maximum(LEFT * deviation, _TINY)
             small |= deviation <= CONSTANT * np.abs(self._middle[columns])
             small &= deviation > 0
             self.unsure |= small.any(axis=1)
@@ -268,6 +285,12 @@ class _Products(Map):
             basis *= inner.basis[:, keys[:, d]]  # the first key is the constant alone
         super().__init__(basis, places.reshape(chosen.shape[:2]))
         self.unsure = inner.unsure
+        self._sizes = np.sqrt((basis**2).mean(axis=0))[self.rows]
+        self._most = np.maximum(1.0, self._measure(self.weigh(None))) / _CANCELLED
+
+    def _measure(self, weights: FloatArray) -> FloatArray:
+        """Return the size of the terms that each column adds up."""
+        return np.asarray(np.einsum("bkw,kw->bk", np.abs(weights), self._sizes))
 
     def weigh(self, records: IntArray | None) -> FloatArray:
         """Return products of the weights."""
@@ -278,6 +301,8 @@ class _Products(Map):
         weights = np.ones((len(inner), *self.rows.shape))
         for d, picked in enumerate(self._picked):
             weights *= padded[:, self._factors[:, d]][:, :, picked]
+        if records is not None:
+            self.unsure[records] |= (self._measure(weights) > self._most).any(axis=1)
         return weights
 
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable, check_width
 from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel
 from epsilometer.audits.classifier.leave_one_out.maps import Mapped, Scatter, pull
-from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
 from epsilometer.audits.classifier.sklearn_models import read_matrix
 from epsilometer.errors import InvalidArgument
 from epsilometer.types import BoolArray, FloatArray, IntArray
@@ -50,7 +49,7 @@ class GaussianModel(Removable):
         self._smoothing = float(estimator.var_smoothing)
         self._moments = [_Moments(self.features[self.codes == c]) for c in range(self.classes.size)]
         self._all = _Moments(self.features)
-        self._epsilon = self._smooth(self._all.squares / self._all.count, None)
+        self._epsilon = self._smooth(self._all.squares / self._all.count)
         self.block = max(1, _BLOCK // self.features.shape[1])
 
     def log_proba(self, queries: Any) -> FloatArray:
@@ -63,7 +62,7 @@ class GaussianModel(Removable):
         gone, counts = self.features[records], self.count_without(label)
         X = gone if at is None else at  # noqa: N806
         _, squares = self._all.without(gone)
-        epsilon = self._smooth(squares / (self._all.count - 1), records)
+        epsilon = self._smooth(squares / (self._all.count - 1))
         joint = self._joint(X, epsilon)
         if counts[label]:
             mean, squares = self._moments[label].without(gone)
@@ -75,26 +74,8 @@ class GaussianModel(Removable):
             [_log_density(X, m.mean, m.squares / m.count + epsilon) for m in self._moments], axis=1
         )
 
-    def _smooth(self, variances: FloatArray, records: IntArray | None) -> FloatArray:
-        """Return the smoothing term of the variances: with all records, or without each given."""
+    def _smooth(self, variances: FloatArray) -> FloatArray:
         return np.asarray(self._smoothing * variances.max(axis=-1, keepdims=True))
-
-
-class ScaledGaussianModel(GaussianModel):
-    """Gaussian naive Bayes behind scaling: densities change by a factor shared by all classes.
-
-    Only the smoothing differs: the largest variance is that of scaled columns.
-    """
-
-    def __init__(self, estimator: Any, peeled: Peeled, y: Any) -> None:
-        self._peeled = peeled
-        super().__init__(estimator, peeled.features, y)
-
-    def _smooth(self, variances: FloatArray, records: IntArray | None) -> FloatArray:
-        """Return the smoothing term of the variances of unscaled columns."""
-        peeled = self._peeled
-        spread = peeled.spread if records is None else peeled.spread_without(records)
-        return super()._smooth(variances / spread**2, records) * spread**2
 
 
 class MappedGaussianModel(MappedModel):
@@ -521,8 +502,6 @@ def _to_dense(product: Any) -> FloatArray:
 GAUSSIAN = Family(
     "Gaussian naive Bayes",
     GaussianModel,
-    fit_scaled=ScaledGaussianModel,
-    refuses_scaled=lambda estimator, peeled: peeled.rotated,
     fit_mapped=MappedGaussianModel,
     by_column=True,
 )

@@ -137,9 +137,9 @@ def test_most_records_of_a_large_table_with_gaps_have_a_series() -> None:
     table[rng.random(table.shape) < [0.1, 0.0, 0.5, 0.0]] = np.nan
     table[3, 1] = np.nan  # the only gap of its column
     estimator = make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression(**EXACT))
-    family, mapped = find_scaled(estimator, table, labels) or (None, None)
-    assert family is not None
-    assert family.fit_peeled(mapped, labels).count_compared() < 50
+    scaled = find_scaled(estimator, table, labels)
+    assert scaled is not None
+    assert scaled[0].fit_peeled(scaled[1], labels).count_compared() < 50
     found = pdtp(estimator, table, labels)
     for record in (0, 3, 77, int(np.nanargmax(np.abs(table[:, 0])))):
         others = np.delete(np.arange(5000), record)
@@ -200,8 +200,7 @@ def test_odd_tables_are_exact_or_refitted(kind: str, model: str) -> None:
             continue
         if found is None:
             continue
-        some = [*range(5), 9]
-        full, records = found[0].fit_peeled(found[1], labels), np.array(some)
+        full, records = found[0].fit_peeled(found[1], labels), np.array([*range(5), 9])
         with np.errstate(all="ignore"):
             own = full.own(records)
         again = found[1].changed[records]

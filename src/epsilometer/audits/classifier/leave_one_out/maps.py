@@ -210,9 +210,9 @@ class Columns(Map):
             # scikit-learn may take these for constant, or an outlier has left few digits
             small = spread <= np.maximum(LEFT * deviation, _TINY)
             small |= deviation <= CONSTANT * np.abs(self._middle[columns])
-            small &= deviation > 0
+            small = (small & (deviation > 0)) | ~np.isfinite(centre + spread)
             self.unsure |= small.any(axis=1)
-            self._centre[:-1, columns] = centre
+            self._centre[:-1, columns] = np.where(np.isfinite(centre), centre, 0.0)
             self._spread[:-1, columns] = np.where(small, 1.0, spread)
 
     def weigh(self, records: IntArray | None) -> FloatArray:

@@ -19,7 +19,6 @@ from epsilometer.audits.classifier.leave_one_out.scaling import (
     CONSTANT,
     FILLS,
     KINDS,
-    MOST_CELLS,
     MOST_CHANGED,
     SCALERS,
     Filled,
@@ -38,6 +37,7 @@ from epsilometer.audits.classifier.leave_one_out.scaling import (
 from epsilometer.audits.classifier.sklearn_models import clone_estimator, identify
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
+_MOST_CELLS = 1 << 26  # largest number of cells of the fixed columns
 _MOST_ENTRIES = 1 << 22  # largest number of entries of one map
 _MOST_TERMS = 32  # largest number of terms of a product of columns
 LEFT = 1e-6  # share of a sum of squares below which its difference has lost too many digits
@@ -126,18 +126,20 @@ class Scatter:
     def __init__(self, basis: FloatArray, rows: IntArray) -> None:
         self.count, self.rows = len(basis), rows
         self.mean = basis.mean(axis=0)
-        self._centred = basis - self.mean
+        self._basis = basis
         terms, self._own = rows.shape[1], None
         if terms**2 <= basis.shape[1]:
             self._own = np.empty((len(rows), terms, terms))
+            centred = basis - self.mean
             for one, other in np.ndindex(terms, terms):
-                columns = self._centred[:, rows[:, one]], self._centred[:, rows[:, other]]
+                columns = centred[:, rows[:, one]], centred[:, rows[:, other]]
                 self._own[:, one, other] = np.einsum("nk,nk->k", *columns)
 
     @cached_property
     def matrix(self) -> FloatArray:
         """Sums of products of all columns of the basis about their means."""
-        return np.asarray(self._centred.T @ self._centred)
+        centred = self._basis - self.mean
+        return np.asarray(centred.T @ centred)
 
     def squares(self, weights: FloatArray) -> FloatArray:
         """Return sums of squares of columns about their means, ``(b, columns)``."""
@@ -186,7 +188,6 @@ class Columns(Map):
         rows[gaps, 2:] = 1 + width + np.arange(gaps.size)[:, None]
         super().__init__(basis, rows)
         every = np.arange(n)
-        self._move = filled.move(every)
         # What is subtracted, and what divides, without each record, and last with all
         self._centre, self._spread = np.zeros((n + 1, width)), np.ones((n + 1, width))
         self.unsure |= changed
@@ -223,7 +224,7 @@ class Columns(Map):
         weights[:, :, 0] = (self._middle - self._centre[some]) / spread
         weights[:, :, 1] = self._size / spread
         if records is not None and self.rows.shape[1] > 2:
-            weights[:, :, 2] = self._move[records] / spread
+            weights[:, :, 2] = self.filled.move(records) / spread
         return weights
 
 
@@ -459,7 +460,7 @@ def peel_maps(
     found.unsure |= part.changed | scattered
     if (
         found.rows.size > _MOST_ENTRIES
-        or found.basis.size > MOST_CELLS
+        or found.basis.size > _MOST_CELLS
         or not np.isfinite(found.basis).all()
     ):
         return None

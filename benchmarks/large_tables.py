@@ -151,6 +151,7 @@ def main() -> None:
         cells = {**cells, **read_cells(), cell: found}
         if not TINY:
             _CELLS.write_text(json.dumps(cells, indent=1, sort_keys=True) + "\n", "utf-8")
+    others = {cell.rpartition(":")[0] for cell in cells} - models.keys()  # not installed here
     text = _TEXT.format(
         columns=_COLUMNS,
         most=_MOST_SECONDS,
@@ -159,7 +160,7 @@ def main() -> None:
         ends=f"{_SIZES[-2]:,} and {_SIZES[-1]:,} records",
         sizes=" | ".join(f"{n:,} records" for n in _SIZES),
         lines=" --- |" * (len(_SIZES) + 2),
-        rows="\n".join(write_row(name, cells) for name in models),
+        rows="\n".join(write_row(name, cells) for name in [*models, *sorted(others, reverse=True)]),
     )
     write_page(_PAGE, text)
 

@@ -22,7 +22,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import (
     MinMaxScaler,
     OneHotEncoder,
@@ -271,3 +271,14 @@ def test_what_needs_many_refits_has_no_map() -> None:
     assert peel_maps(make_pipeline(PCA(1), GaussianNB()), same) is None  # equal variances
     alone = np.eye(12)
     assert peel_maps(make_pipeline(StandardScaler(), GaussianNB()), alone) is None
+
+
+class Resampling(Pipeline):  # type: ignore[misc]  # scikit-learn has no types
+    """A pipeline that may train in another way, as those of other packages do."""
+
+
+def test_other_pipelines_are_refitted() -> None:
+    steps = [("fill", SimpleImputer()), ("last", GaussianNB())]
+    assert find_scaled(Pipeline(steps), GAPS, Y) is not None
+    assert find_scaled(Resampling(steps), GAPS, Y) is None
+    assert find_scaled(Resampling(steps[1:]), X, Y) is None

@@ -187,7 +187,6 @@ class Columns(Map):
         rows[:, 1] = 1 + np.arange(width)
         rows[gaps, 2:] = 1 + width + np.arange(gaps.size)[:, None]
         super().__init__(basis, rows)
-        every = np.arange(n)
         # What is subtracted, and what divides, without each record, and last with all
         self._centre, self._spread = np.zeros((n + 1, width)), np.ones((n + 1, width))
         self.unsure |= changed
@@ -197,7 +196,7 @@ class Columns(Map):
                 gaps=filled.gaps[:, columns],
                 fills=filled.fills[:, columns],
             )
-            centre, spread = SCALERS[identify(scaler)](scaler, own, every)
+            centre, spread = SCALERS[identify(scaler)](scaler, own, np.arange(n))
             fitted = clone_estimator(scaler).fit(own.table)
             self._centre[-1, columns], self._spread[-1, columns] = read_scaler(fitted, len(columns))
             deviation, span = own.table.std(axis=0), np.ptp(own.table, axis=0)
@@ -446,6 +445,8 @@ def peel_maps(
         array([1. , 2. , 6. , 1.5])
     """
     steps = getattr(estimator, "steps", [("", estimator)])
+    if hasattr(estimator, "steps") and identify(estimator) != "sklearn.Pipeline":
+        return None  # another class may train in another way
     before = steps[:-1]
     rotated = turns and bool(before) and is_rotation(before[-1][1])
     if rotated:

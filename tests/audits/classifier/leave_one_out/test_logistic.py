@@ -14,6 +14,7 @@ from sklearn.preprocessing import scale
 
 from epsilometer.audits.classifier.leave_one_out import logistic
 from epsilometer.audits.classifier.leave_one_out.families import family_of
+from epsilometer.audits.classifier.leave_one_out.logistic_problem import Problem
 from epsilometer.audits.classifier.leave_one_out.pdtp import pdtp
 from epsilometer.errors import InvalidArgument
 from tests.audits.classifier.leave_one_out.brute_force import assert_is_leave_one_out, refitted
@@ -107,13 +108,13 @@ def test_records_that_move_the_model_far_have_their_own_steps(
 ) -> None:
     """Without those steps the answer would be wrong: they are taken, and needed."""
     taken = []
-    alone = logistic._Problem.without
+    alone = Problem.without
 
     def counted(problem: Any, record: int, penalty: Any) -> Any:
         taken.append(record)
         return alone(problem, record, penalty)
 
-    monkeypatch.setattr(logistic._Problem, "without", counted)
+    monkeypatch.setattr(Problem, "without", counted)
     own = FAMILY.fit(solved(C=1e4), IRIS, SPECIES).own(np.arange(150))
     assert 0 < len(taken) < 50
     by_hand = refitted(solved(C=1e4), IRIS, SPECIES, taken[0], IRIS[[taken[0]]])
@@ -130,7 +131,7 @@ def test_gradient_without_the_record_vanishes(seed: int, classes: int, cost: flo
     X[: n // 3] = X[0]  # twins
     y = np.concatenate([np.arange(2 * classes) % classes, rng.integers(classes, size=n)])[:n]
     record = int(rng.integers(n))
-    start = FAMILY.fit(LogisticRegression(C=cost), X, y)._all
+    start = FAMILY.fit(LogisticRegression(C=cost), X, y).all
     at = start.without(np.array([record]), start.problem.penalty[None])
     slope = start.problem.gradients(at, np.array([record]))
     size = cost * np.abs(start.problem.design).sum(axis=0).max()
@@ -159,7 +160,7 @@ def test_series_err_by_no_more_than_is_proven(
     n, d = int(rng.integers(1000, 3000)), int(rng.integers(1, 8))
     X = rng.standard_t(tails + 1.5, (n, d))
     y = (X[:, 0] * rng.choice([0.1, 3.0]) + rng.normal(size=n) > rng.choice([0.0, 1.5])).astype(int)
-    start = FAMILY.fit(LogisticRegression(C=cost), X, y)._all
+    start = FAMILY.fit(LogisticRegression(C=cost), X, y).all
     assert start._series is not None
     records = np.r_[rng.choice(n, 20, replace=False), np.argsort(np.abs(X).max(axis=1))[-5:]]
     change = 1 + scaled * rng.normal(0, 1e-3, (records.size, 1))
@@ -167,7 +168,7 @@ def test_series_err_by_no_more_than_is_proven(
     found, errors = start._series().move(records, penalties)
     exact = start.without(records, penalties)[:, :, 0]
     own = np.einsum("bd,bd->b", start.problem.design[records], found - exact)
-    assert (np.abs(own) <= errors + 1e-11).all()
+    assert (np.abs(own) <= errors + 1e-10).all()  # the minimisers themselves are rounded
 
 
 def test_most_records_of_a_large_table_have_a_series() -> None:
@@ -178,7 +179,7 @@ def test_most_records_of_a_large_table_have_a_series() -> None:
     assert isinstance(model, logistic.LogisticMinimiser)
     assert model.count_compared() < 50
     records = np.arange(0, 5000, 250)
-    exact = model._all.without(records, model.penalties_without(records))
+    exact = model.all.without(records, model.penalties_without(records))
     logits = np.einsum("bd,bdm->b", model._design[records], exact)
     own = model.own(records)
     np.testing.assert_allclose(own[:, 1] - own[:, 0], logits, atol=1e-6)

@@ -181,10 +181,8 @@ def test_planted_mistakes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(
             GaussianModel,
             "_smooth",
-            lambda self, found, records: (
-                smooth(self, found, None)
-                if records is None
-                else np.tile(self._epsilon, (len(records), 1))
+            lambda self, found: (
+                smooth(self, found) if found.ndim == 1 else np.tile(self._epsilon, (len(found), 1))
             ),
         )
         noticed(GaussianNB(var_smoothing=1e-3), X, y)

@@ -23,12 +23,14 @@ from epsilometer.stats import clusters
 pytest.importorskip("sklearn")
 from sklearn.cluster import KMeans
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.decomposition import PCA
 from sklearn.dummy import DummyRegressor
 from sklearn.ensemble import IsolationForest
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import RobustScaler, StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 
 FLAKE = 1e-6
@@ -67,11 +69,36 @@ def test_exact_changes_are_those_of_refits(estimator: Any, outputs: int) -> None
     np.testing.assert_allclose(left.full, refits.whole(every, seed=None), atol=1e-9)
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize(
+    "steps",
+    [(StandardScaler(),), (SimpleImputer(), RobustScaler()), (SimpleImputer(), PCA(2))],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "last", [Ridge(3.0), LinearRegression(), KNeighborsRegressor(4, weights="distance")], ids=str
+)
+def test_records_leave_preprocessing_as_in_refits(last: Any, steps: Any, outputs: int) -> None:
+    X, y = people(50, outputs=outputs)  # noqa: N806
+    rng = np.random.default_rng(0)
+    if len(steps) > 1:
+        X = np.where(rng.random(X.shape) < 0.1, np.nan, X)  # noqa: N806
+    X[8] *= 1e7  # too far out for differences of sums
+    targets, estimator = read_targets(y), make_pipeline(*steps, last)
+    left = leave_out(estimator, X, targets, engine=HERE)
+    assert left.path.startswith("exact")
+    refits = _Refits(FitRegressor(estimator, X, targets), 0)
+    every = np.arange(50)
+    expected = refits.without(every, None)
+    np.testing.assert_allclose(left.without, expected, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(left.full, refits.whole(every, seed=None), atol=1e-7)
+
+
 @pytest.mark.parametrize(
     "estimator",
     [
         LinearRegression(positive=True),
-        make_pipeline(StandardScaler(), Ridge()),
+        make_pipeline(StandardScaler(), Ridge(positive=True)),
         DecisionTreeRegressor(random_state=0),
     ],
     ids=str,

@@ -16,6 +16,15 @@ import scipy.special
 
 from epsilometer._extras import needs
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
+from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel
+from epsilometer.audits.classifier.leave_one_out.maps import (
+    LEFT,
+    NOISE,
+    Mapped,
+    Scatter,
+    pull,
+    sandwich,
+)
 from epsilometer.audits.classifier.sklearn_models import (
     clone_estimator,
     decision_logs,
@@ -82,13 +91,8 @@ class LinearModel(_Discriminant):
     def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
         super().__init__(estimator, X, y)
         self._columns = np.flatnonzero(_spread_within(self.features, self.codes))
-        svd = estimator.solver == "svd"
-        self._unbiased = svd and not _divides_by_all("Linear")
-        self._shares = None
-        if self.priors is not None and not svd:
-            self._shares = self.priors / self.priors.sum()
         # Eigenvalues of the correlations within classes that scikit-learn is certain to keep
-        self._threshold = max(2.0 * float(estimator.tol) ** 2 if svd else 0.0, _LEAST)
+        self._threshold = _find_threshold(estimator)
         self._all = self._pool(self.counts)
         self._start = cache(self._prepare)
 
@@ -103,14 +107,7 @@ class LinearModel(_Discriminant):
         """Return why scikit-learn might drop directions that are kept here."""
         if self._all.smallest <= self._threshold:
             return "collinear features"
-        priors = self.counts if self.priors is None else self.priors
-        priors = priors / priors.sum()
-        means = self._rotate(self._all, self._means - priors @ self._means)
-        sizes = np.linalg.svd(np.sqrt(priors)[:, None] * means, compute_uv=False)
-        sizes = sizes[: self.classes.size - 1]
-        if self._estimator.solver == "svd" and sizes[-1] <= 10 * self._estimator.tol * sizes[0]:
-            return "means of classes that lie nearly on a plane"
-        return None
+        return _refuse_plane(self._estimator, self._rotate(self._all, self._means), self.counts)
 
     def _score(
         self, label: int, records: IntArray, at: FloatArray | None
@@ -141,19 +138,13 @@ class LinearModel(_Discriminant):
         The third value is the share of (x − m)(x − m)ᵀ that is subtracted from the covariance.
         """
         start, count = self._pool(self.count_without(label)), self.counts[label]
-        weight = float(self._weights(self.count_without(label))[label])
+        weight = float(_weigh_classes(self._estimator, self.count_without(label))[label])
         share = 0.0 if count == 1 else count / (count - 1) * weight
         return start, self._rotate(start, self._means), share
 
-    def _weights(self, counts: FloatArray) -> FloatArray:
-        if self._shares is not None:
-            return np.asarray(self._shares / counts)
-        divisor = counts.sum() - self._unbiased * np.count_nonzero(counts)
-        return np.full(counts.size, 1.0 / divisor)
-
     def _pool(self, counts: FloatArray) -> "_Ellipsoid":
         """Return the covariance of all records, with divisors for these counts."""
-        covariance = np.tensordot(self._weights(counts), self._scatter, axes=1)
+        covariance = np.tensordot(_weigh_classes(self._estimator, counts), self._scatter, axes=1)
         return _Ellipsoid(covariance[np.ix_(self._columns, self._columns)])
 
     def _rotate(self, ellipsoid: "_Ellipsoid", rows: FloatArray) -> FloatArray:
@@ -166,9 +157,9 @@ class QuadraticModel(_Discriminant):
     def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
         super().__init__(estimator, X, y)
         eigen = getattr(estimator, "solver", "svd") == "eigen"
-        self._ridge = 0.0 if eigen else float(estimator.reg_param)
-        self._unbiased = not eigen and not _divides_by_all("Quadratic")
-        self._least = 2.0 * float(estimator.tol)  # eigenvalues safely above its tolerance
+        self.ridge = 0.0 if eigen else float(estimator.reg_param)
+        self.unbiased = not eigen and not _divides_by_all("Quadratic")
+        self.least = 2.0 * float(estimator.tol)  # eigenvalues safely above its tolerance
         self._ellipsoids = [self._ellipsoid(c, self.counts) for c in range(self.classes.size)]
         self._start = cache(lambda label: self._ellipsoid(label, self.count_without(label)))
 
@@ -180,7 +171,7 @@ class QuadraticModel(_Discriminant):
 
     def unsafe(self) -> str | None:
         """Return why scikit-learn might fit another model than this one; else None."""
-        if min(one.least for one in self._ellipsoids) <= self._least:
+        if min(one.least for one in self._ellipsoids) <= self.least:
             return "collinear features within a class"
         if min(one.smallest for one in self._ellipsoids) <= _LEAST:
             return "features within a class that are collinear but for rounding"
@@ -190,7 +181,7 @@ class QuadraticModel(_Discriminant):
         self, label: int, records: IntArray, at: FloatArray | None
     ) -> tuple[FloatArray, BoolArray]:
         start, count = self._start(label), self.counts[label]
-        share = (1 - self._ridge) * count / (count - 1) / (count - 1 - self._unbiased)
+        share = (1 - self.ridge) * count / (count - 1) / (count - 1 - self.unbiased)
         away = start.rotate(self._within[records])
         left = 1.0 - share * (away**2).sum(axis=1)
         from_own = away
@@ -202,7 +193,7 @@ class QuadraticModel(_Discriminant):
         scores = self._measure(self.features[records] if at is None else at)
         scores[:, label] = -0.5 * (squares + start.log_det + np.log(left))
         # Each remaining eigenvalue is at least ``left`` times the smallest before
-        return scores, (start.least * left > self._least) & (start.smallest * left > _LEAST)
+        return scores, (start.least * left > self.least) & (start.smallest * left > _LEAST)
 
     def _measure(self, at: FloatArray) -> FloatArray:
         scores = np.empty((len(at), self.classes.size))
@@ -212,9 +203,144 @@ class QuadraticModel(_Discriminant):
         return scores
 
     def _ellipsoid(self, label: int, counts: FloatArray) -> "_Ellipsoid":
-        divisor = counts[label] - self._unbiased
-        covariance = (1 - self._ridge) / divisor * self._scatter[label]
-        return _Ellipsoid(covariance + self._ridge * np.eye(len(covariance)))
+        divisor = counts[label] - self.unbiased
+        covariance = (1 - self.ridge) / divisor * self._scatter[label]
+        return _Ellipsoid(covariance + self.ridge * np.eye(len(covariance)))
+
+
+class _MappedDiscriminant(MappedModel):
+    """Scatters of classes behind a map."""
+
+    def __init__(self, estimator: Any, mapped: Mapped, y: Any, plain: Removable | None) -> None:
+        super().__init__(estimator, mapped, y, plain)
+        self._scatters = [
+            Scatter(self.features[self.codes == c], self.map.rows) for c in range(self.classes.size)
+        ]
+
+    def _find_away(
+        self, label: int, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return x − m of all classes without x, ``(b, classes, columns)``, and of its own with."""
+        rows, gone, count = self.map.rows, self.features[records], self.counts[label]
+        away = np.stack([pull(weights, rows, gone - own.mean) for own in self._scatters], axis=1)
+        own = away[:, label].copy()
+        away[:, label] *= count / max(1.0, count - 1)
+        return away, own
+
+
+class MappedLinear(_MappedDiscriminant):
+    """Linear discriminants behind a map, by one covariance for each record.
+
+    Like scikit-learn's default solver, it leaves out directions without variance in classes.
+    """
+
+    def __init__(self, estimator: Any, mapped: Mapped, y: Any) -> None:
+        super().__init__(estimator, mapped, y, None)
+        self.priors = None if estimator.priors is None else np.asarray(estimator.priors, float)
+        self.counted = self.priors is None
+        self._pool = cache(self._sum)
+
+    def log_proba(self, queries: Any) -> FloatArray:
+        """Return ln p of the model trained on all records, at rows of the map's basis."""
+        at, weights = self.read_queries(queries), self.map.weigh(None)
+        away = np.stack([pull(weights, self.map.rows, at - own.mean) for own in self._scatters])
+        covariance = sandwich(weights, self.map.rows, self._pool(None)[0])
+        squares = self._measure(covariance, weights, np.swapaxes(away, 0, 1)[None])[0][0]
+        return _log_softmax(self.log_priors(self.counts) - 0.5 * squares)
+
+    def score(
+        self, label: int, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return ln p at records without each."""
+        matrix, share = self._pool(label)
+        away, own = self._find_away(label, records, weights)
+        covariance = sandwich(weights, self.map.rows, matrix)
+        lost = _subtract(covariance, share, own, weights)
+        squares, safe = self._measure(covariance, weights, away[:, None])
+        scores = self.log_priors(self.count_without(label)) - 0.5 * squares[:, 0]
+        return _log_softmax(scores), safe & ~lost
+
+    def _sum(self, label: int | None) -> tuple[FloatArray, float]:
+        """Return the covariance of the basis, and the share of a record that is subtracted."""
+        counts = self.counts if label is None else self.count_without(label)
+        shares = _weigh_classes(self.estimator, counts)
+        matrix = sum(share * own.matrix for share, own in zip(shares, self._scatters, strict=True))
+        if label is None or not counts[label]:
+            return np.asarray(matrix), 0.0
+        return np.asarray(matrix), float(shares[label] * (counts[label] + 1) / counts[label])
+
+    def _measure(
+        self, covariance: FloatArray, weights: FloatArray, away: FloatArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return squared distances of ``(b, queries, classes, columns)``; and where all is clear.
+
+        It is clear which directions scikit-learn leaves out: none has nearly too little variance.
+        """
+        svd = self.estimator.solver == "svd"
+        values, vectors, scales = _find_axes(covariance, weights)
+        kept = values > _find_threshold(self.estimator)
+        clear = kept | (values < (float(self.estimator.tol) ** 2 / 4 if svd else -np.inf))
+        inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
+        turned = (away / scales[:, None, None]) @ vectors[:, None]
+        return (turned**2 @ inverse[:, None, :, None])[..., 0], np.asarray(clear.all(axis=1))
+
+
+class MappedQuadratic(_MappedDiscriminant):
+    """Quadratic discriminants behind a map, by covariances of all classes for each record."""
+
+    def __init__(self, estimator: Any, mapped: Mapped, y: Any) -> None:
+        plain = QuadraticModel(estimator, mapped.map.compute(None), y)
+        super().__init__(estimator, mapped, y, plain)
+        self._ridge, self._unbiased, self._least = plain.ridge, plain.unbiased, plain.least
+
+    def score(
+        self, label: int, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return ln p at records without each."""
+        counts, rows = self.count_without(label), self.map.rows
+        away, own = self._find_away(label, records, weights)
+        scores = np.tile(self.log_priors(counts), (len(records), 1))
+        safe = np.ones(len(records), bool)
+        for c, scatter in enumerate(self._scatters):
+            covariance = sandwich(weights, rows, scatter.matrix)
+            if c == label:
+                share = (counts[c] + 1) / counts[c]
+                safe &= ~_subtract(covariance, share, own, weights)
+            covariance *= (1 - self._ridge) / (counts[c] - self._unbiased)
+            covariance += self._ridge * np.eye(len(rows))
+            values, vectors, scales = _find_axes(covariance, weights)
+            turned = ((away[:, c] / scales)[:, None] @ vectors)[:, 0]
+            log_det = np.log(values).sum(axis=1) + 2 * np.log(scales).sum(axis=1)
+            scores[:, c] -= 0.5 * ((turned**2 / values).sum(axis=1) + log_det)
+            least = values[:, 0] * (scales**2).min(axis=1)  # at most the smallest eigenvalue
+            near = least <= self._least
+            least[near] = np.linalg.eigvalsh(covariance[near])[:, 0]
+            safe &= (values[:, 0] > _LEAST) & (least > self._least)
+        return _log_softmax(scores), safe
+
+
+def _subtract(
+    covariance: FloatArray, share: float, away: FloatArray, weights: FloatArray
+) -> BoolArray:
+    """Subtract records from scatters, and tell where too few digits are left of a variance."""
+    before = np.einsum("bkk->bk", covariance).copy()
+    covariance -= share * away[:, :, None] * away[:, None, :]
+    lost = np.einsum("bkk->bk", covariance) < LEFT * before
+    return np.asarray((lost & (before > NOISE * (weights**2).sum(axis=2))).any(axis=1))
+
+
+def _find_axes(
+    covariance: FloatArray, weights: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return eigenvalues and vectors of correlations, and standard deviations.
+
+    Columns whose variance is only rounding of these weights have correlations near 0.
+    """
+    variances = np.einsum("bkk->bk", covariance)
+    rounding = NOISE * (weights**2).sum(axis=2)
+    scales = np.sqrt(np.where(variances > rounding, variances, 1.0))
+    values, vectors = np.linalg.eigh(covariance / (scales[:, :, None] * scales[:, None, :]))
+    return values, vectors, scales
 
 
 class _Ellipsoid:
@@ -248,6 +374,31 @@ def _divides_by_all(kind: str) -> bool:
     estimator = getattr(sklearn.discriminant_analysis, f"{kind}DiscriminantAnalysis")()
     fitted = estimator.fit([[0.0], [2.0], [10.0], [12.0]], [0, 0, 1, 1])
     return bool(np.allclose(np.ravel(fitted.scalings_), 1.0))
+
+
+def _weigh_classes(estimator: Any, counts: FloatArray) -> FloatArray:
+    """Return what scatters of classes are multiplied by in the covariance of all."""
+    svd = estimator.solver == "svd"
+    if estimator.priors is not None and not svd:
+        shares = np.asarray(estimator.priors, np.float64)
+        return np.asarray(shares / shares.sum() / counts)
+    unbiased = svd and not _divides_by_all("Linear")
+    return np.full(counts.size, 1.0 / (counts.sum() - unbiased * np.count_nonzero(counts)))
+
+
+def _find_threshold(estimator: Any) -> float:
+    return max(2.0 * float(estimator.tol) ** 2 if estimator.solver == "svd" else 0.0, _LEAST)
+
+
+def _refuse_plane(estimator: Any, means: FloatArray, counts: FloatArray) -> str | None:
+    """Return a reason if scikit-learn might drop a direction of the whitened means of classes."""
+    priors = counts if estimator.priors is None else np.asarray(estimator.priors, np.float64)
+    priors = priors / priors.sum()
+    rows = np.sqrt(priors)[:, None] * (means - priors @ means)
+    sizes = np.linalg.svd(rows, compute_uv=False)[: len(means) - 1]
+    if estimator.solver == "svd" and sizes[-1] <= 10 * estimator.tol * sizes[0]:
+        return "means of classes that lie nearly on a plane"
+    return None
 
 
 def _spread_within(X: FloatArray, codes: IntArray) -> FloatArray:  # noqa: N803
@@ -288,6 +439,25 @@ def _refuse_linear(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
         return "collinear features"
 
 
+def _refuse_mapped(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
+    """Return why a covariance for each record is not enough: collinear features may be."""
+    reason = _refuse_linear(estimator, X, y)
+    if reason != "collinear features" or estimator.solver != "svd":
+        return reason
+    _, codes = read_labels(y)
+    constant = X[:, _spread_within(X, codes) == 0]
+    if (constant != np.round(constant)).any():  # their means may be rounded without a record
+        return reason
+    means = np.stack([X[codes == c].mean(axis=0) for c in range(int(codes.max()) + 1)])
+    within = X - means[codes]
+    values, vectors, scales = _find_axes(
+        (within.T @ within / len(within))[None], np.ones((1, X.shape[1], 1))
+    )
+    kept = values[0] > _find_threshold(estimator)
+    turned = (means / scales[0]) @ vectors[0][:, kept] / np.sqrt(values[0][kept])
+    return _refuse_plane(estimator, turned, np.bincount(codes).astype(np.float64))
+
+
 def _refuse_quadratic(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
     _, codes = read_labels(y)
     if reason := _refuse_covariances(estimator, X, codes):
@@ -315,6 +485,9 @@ LINEAR = Family(
     LinearModel,
     _refuse_linear,
     fit_scaled=_fit_scaled(LinearModel),
+    fit_mapped=MappedLinear,
+    by_column=True,  # of rotated collinear columns, rounding is scaled
+    refuses_mapped=_refuse_mapped,
 )
 QUADRATIC = Family(
     "quadratic discriminant analysis",
@@ -322,4 +495,5 @@ QUADRATIC = Family(
     _refuse_quadratic,
     fit_scaled=_fit_scaled(QuadraticModel),
     refuses_scaled=lambda estimator, peeled: bool(estimator.reg_param),
+    fit_mapped=MappedQuadratic,
 )

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from epsilometer.audits.classifier.leave_one_out.maps import Mapped, peel_maps
 from epsilometer.audits.classifier.leave_one_out.scaling import Peeled, peel_scaling
 from epsilometer.audits.classifier.sklearn_models import identify, read_labels, read_matrix
 from epsilometer.core.registry import Registry
 from epsilometer.errors import InvalidArgument
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 
 class Removable(ABC):
@@ -33,9 +34,11 @@ class Removable(ABC):
         counts: Number of records per class.
         caveats: Caveats for readers of its results.
         block: Records that ``own`` removes at a time, so that working arrays stay small.
+        refused: Records for which ``own`` found that rounding matters: they need refits.
     """
 
     caveats: tuple[str, ...] = ()
+    refused: BoolArray | None = None
     block: int = 1 << 30
 
     def __init__(self, features: Any, y: Any, *, priors: Any = None, counted: bool = True) -> None:
@@ -133,6 +136,11 @@ class Family:
             with each record (``scaling.peel_scaling``); None: only preprocessing that does not
             change, such as encoders, is supported.
         refuses_scaled: ``refuses_scaled(estimator, peeled)`` tells whether it needs refits there.
+        fit_mapped: ``fit_mapped(estimator, mapped, y)`` fits it behind preprocessing that is a
+            linear map of fixed columns (``maps.peel_maps``).
+        by_column: Whether it looks at columns one by one, so that rotations matter.
+        refuses_mapped: ``refuses_mapped(estimator, X, y)`` returns why that needs refits, for the
+            features with all records; by default, ``refuses``.
     """
 
     name: str
@@ -142,9 +150,16 @@ class Family:
     searches: bool = False
     fit_scaled: Callable[[Any, Any, Any], Removable] | None = None
     refuses_scaled: Callable[[Any, Any], bool] = lambda estimator, peeled: False
+    fit_mapped: Callable[[Any, Any, Any], Removable] | None = None
+    by_column: bool = False
+    refuses_mapped: Callable[[Any, Any, Any], str | None] | None = None
 
-    def fit_peeled(self, peeled: Peeled, y: Any) -> Removable:
+    def fit_peeled(self, peeled: Peeled | Mapped, y: Any) -> Removable:
         """Fit the estimator at the end of a pipeline behind its preprocessing."""
+        if isinstance(peeled, Mapped):
+            if self.fit_mapped is None:
+                raise InvalidArgument(f"Expected a family with fit_mapped, got {self.name}.")
+            return self.fit_mapped(peeled.last, peeled, y)
         if self.fit_scaled is None:
             return self.fit(peeled.last, peeled.features, y)
         return self.fit_scaled(peeled.last, peeled, y)
@@ -188,7 +203,7 @@ def find_scaled(
     y: Any,
     *,
     without: int | None = None,
-) -> tuple[Family, Peeled] | None:
+) -> tuple[Family, Peeled | Mapped] | None:
     """Return the family at a pipeline's end, if its preprocessing can leave records out exactly.
 
     If a record is named, missing values are imputed as they are without it.
@@ -202,18 +217,29 @@ def find_scaled(
         >>> find_scaled(pipeline, X, y)[0].name
         'Gaussian naive Bayes'
     """
-    steps = getattr(estimator, "steps", None)
-    family = family_of(steps[-1][1]) if isinstance(steps, list) and steps else None
+    steps = getattr(estimator, "steps", None) or [("", estimator)]
+    family = family_of(steps[-1][1])
     if family is None:
         return None
     peeled = peel_scaling(estimator, X, without=without)
-    if peeled is None or family.refuses_scaled(peeled.last, peeled):
+    if peeled is not None and _removes_scaled(family, peeled, y):
+        return family, peeled
+    if family.fit_mapped is None:
         return None
+    mapped = peel_maps(estimator, X, turns=not family.by_column, without=without)
+    refuses = family.refuses_mapped or family.refuses
+    if mapped is None or refuses(mapped.last, mapped.map.compute(None), y) is not None:
+        return None
+    return family, mapped
+
+
+def _removes_scaled(family: Family, peeled: Peeled, y: Any) -> bool:
+    """Tell whether a family removes records behind this scaling."""
+    if family.refuses_scaled(peeled.last, peeled):
+        return False
     if family.fit_scaled is None and (peeled.scalers or peeled.rotated):
-        return None
-    if family.refuses(peeled.last, peeled.scaled, y) is not None:
-        return None
-    return family, peeled
+        return False
+    return family.refuses(peeled.last, peeled.scaled, y) is None
 
 
 def class_weights(setting: Any, classes: NDArray[Any], counts: FloatArray) -> FloatArray:

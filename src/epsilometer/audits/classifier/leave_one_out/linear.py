@@ -12,12 +12,12 @@ from epsilometer.audits.classifier.leave_one_out.families import (
     class_weights,
     refuse_weights,
 )
-from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
+from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel, MappedRidge
+from epsilometer.audits.classifier.leave_one_out.maps import Mapped
 from epsilometer.audits.classifier.sklearn_models import decision_logs, read_matrix
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _MOST_FEATURES = 4000  # a matrix of this order is factored
-_BLOCK = 1 << 22  # entries of a working array
 _LEAST = 1e-8  # 1 − leverage, below which the other records are fitted instead
 
 
@@ -44,38 +44,39 @@ class LeastSquares(Removable):
 
     def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
         super().__init__(read_matrix(X), y)
-        self._penalty = float(getattr(estimator, "alpha", 0.0))
-        self._intercept = bool(estimator.fit_intercept)
-        self._class_weight = getattr(estimator, "class_weight", None)
+        self.penalty = float(getattr(estimator, "alpha", 0.0))
+        self.intercept = bool(estimator.fit_intercept)
+        self.class_weight = getattr(estimator, "class_weight", None)
         # Centred, since columns far from 0 are nearly collinear with the intercept
-        self._centre = self.features.mean(axis=0) if self._intercept else 0.0
+        self._centre = self.features.mean(axis=0) if self.intercept else 0.0
         self._design = self._add_intercept(self.features)
-        self._targets = np.where(self.codes[:, None] == np.arange(self.classes.size), 1.0, -1.0)
+        self.targets = np.where(self.codes[:, None] == np.arange(self.classes.size), 1.0, -1.0)
         self._all = self._fit(self.counts)
         self._fit_class = cache(lambda label: self._fit(self.count_without(label)))
 
     def log_proba(self, queries: Any) -> FloatArray:
         """Return ln p of the model trained on all records."""
-        return self._to_logs(self._all.predict(self.read_queries(queries)), self.counts)
+        return self.to_logs(self._all.predict(self.read_queries(queries)), self.counts)
 
     def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
         """Return ln p without records of one class."""
         fit = self._all
-        if self._class_weight == "balanced":
+        if self.class_weight == "balanced":
             fit = self._fit_class(label)
         predicted = fit.remove(records, at)
-        return self._to_logs(predicted, self.count_without(label))
+        return self.to_logs(predicted, self.count_without(label))
 
     def read_queries(self, queries: Any) -> FloatArray:
         """Return the queries with a column for the intercept."""
         return self._add_intercept(super().read_queries(queries))
 
     def _fit(self, counts: FloatArray) -> "RidgeFit":
-        weights = class_weights(self._class_weight, self.classes, counts)[self.codes]
+        weights = class_weights(self.class_weight, self.classes, counts)[self.codes]
         width = self.features.shape[1]
-        return RidgeFit(self._design, self._targets, weights, self._penalty, penalised=width)
+        return RidgeFit(self._design, self.targets, weights, self.penalty, penalised=width)
 
-    def _to_logs(self, predicted: FloatArray, counts: FloatArray) -> FloatArray:
+    def to_logs(self, predicted: FloatArray, counts: FloatArray) -> FloatArray:
+        """Return ln p for predictions of all classes, given their numbers of records."""
         present = np.flatnonzero(counts)
         result = np.full(predicted.shape, -np.inf)
         if present.size == 1:
@@ -86,44 +87,37 @@ class LeastSquares(Removable):
         return result
 
     def _add_intercept(self, X: FloatArray) -> FloatArray:  # noqa: N803
-        return np.column_stack([X - self._centre, np.ones(len(X))]) if self._intercept else X
+        return np.column_stack([X - self._centre, np.ones(len(X))]) if self.intercept else X
 
 
-class ScaledLeastSquares(LeastSquares):
-    """Least squares behind scaling: without a record each column has another penalty.
+class MappedLeastSquares(MappedModel):
+    """Least squares behind a map: normal equations are solved for each record."""
 
-    Leverages are not enough here, so the normal equations are solved for each record.
-    """
+    plain: LeastSquares
 
-    def __init__(self, estimator: Any, peeled: Peeled, y: Any) -> None:
-        self._peeled = peeled
-        super().__init__(estimator, peeled.scaled, y)
-        self.block = max(1, _BLOCK // self._design.shape[1] ** 2)
+    def __init__(self, estimator: Any, mapped: Mapped, y: Any) -> None:
+        plain = LeastSquares(estimator, mapped.map.compute(None), y)
+        super().__init__(estimator, mapped, y, plain)
+        self._solve = cache(self._weigh)
 
-    def read_queries(self, queries: Any) -> FloatArray:
-        """Return the scaled queries with a column for the intercept."""
-        return super().read_queries(self._peeled.scale(read_matrix(queries, name="queries")))
+    def score(
+        self, label: int, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return ln p at records without each."""
+        balanced = self.plain.class_weight == "balanced"
+        predicted, safe = self._solve(label if balanced else None).predict(records, weights)
+        return self.plain.to_logs(predicted, self.count_without(label)), safe
 
-    def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
-        """Return ln p without records of one class."""
-        counts, width = self.count_without(label), self.features.shape[1]
-        balanced = self._class_weight == "balanced"
-        weights = class_weights(
-            self._class_weight, self.classes, counts if balanced else self.counts
-        )[self.codes]
-        ratio = self._peeled.spread_without(records) / self._peeled.spread
-        weighed = weights[:, None] * self._design
-        gone, targets = self._design[records], self._targets[records]
-        own = weights[records, None, None] * gone[:, :, None]
-        normal = weighed.T @ self._design - own * gone[:, None, :]
-        diagonal = np.arange(width)
-        normal[:, diagonal, diagonal] += self._penalty * ratio**2
-        coefficients = np.linalg.solve(
-            normal, weighed.T @ self._targets - own * targets[:, None, :]
+    def _weigh(self, label: int | None) -> MappedRidge:
+        """Return the regression with the weights that are right without a record of a class."""
+        counts = self.counts if label is None else self.count_without(label)
+        return MappedRidge(
+            self.map,
+            self.plain.targets,
+            class_weights(self.plain.class_weight, self.classes, counts)[self.codes],
+            penalty=self.plain.penalty,
+            intercept=self.plain.intercept,
         )
-        if at is not None:
-            return self._to_logs(at @ coefficients[0], counts)
-        return self._to_logs(np.einsum("bd,bdk->bk", gone, coefficients), counts)
 
 
 class RidgeFit:
@@ -216,8 +210,5 @@ RIDGE = Family(
     "least squares",
     LeastSquares,
     _refuse,
-    fit_scaled=ScaledLeastSquares,
-    refuses_scaled=lambda estimator, peeled: (
-        not estimator.fit_intercept or not getattr(estimator, "alpha", 0.0)
-    ),
+    fit_mapped=MappedLeastSquares,
 )

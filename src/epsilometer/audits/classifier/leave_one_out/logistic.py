@@ -1,12 +1,11 @@
 """Remove one record from logistic regression: Newton's method from the model with all records."""
 
-from collections.abc import Iterator
-from functools import cache
+import math
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 import scipy.linalg
-import scipy.special
 
 from epsilometer.audits.classifier.leave_one_out.families import (
     Family,
@@ -14,20 +13,28 @@ from epsilometer.audits.classifier.leave_one_out.families import (
     class_weights,
     refuse_weights,
 )
-from epsilometer.audits.classifier.leave_one_out.logistic_series import Series, count_block
+from epsilometer.audits.classifier.leave_one_out.logistic_problem import (
+    Problem,
+    descend,
+    log_softmax,
+)
+from epsilometer.audits.classifier.leave_one_out.logistic_series import (
+    MappedSeries,
+    Series,
+    count_block,
+)
+from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel
+from epsilometer.audits.classifier.leave_one_out.maps import Mapped, widen
 from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
 from epsilometer.audits.classifier.sklearn_models import read_matrix
 from epsilometer.errors import InvalidArgument
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _MOST_COEFFICIENTS = 8000  # the factor of the Hessian then takes half a gigabyte
-_TOLERANCE = 1e-12  # relative to the root of the objective; rounding is four digits below
-_SHARED_STEPS = 40  # with one Hessian for all; records that need more get their own
-_PAIRS = 10  # steps that L-BFGS stores
-_ROUNDING = 1e-8  # decrements below this that no longer fall are rounding
-_NEWTON_STEPS = 200
+_MOST_MAPPED = 1000  # of which each record has its own Hessian
 _BLOCK = 1 << 20  # entries of a working array
 _PROVEN = 1e-6  # largest proven error of ln p from a series
+_SAMPLED = 1000  # records by which it is estimated how many have a series
 _SERIES_RECORDS = 1000  # records from which a series is worth computing its tensor
 
 
@@ -56,47 +63,48 @@ class LogisticMinimiser(Removable):
     def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
         super().__init__(read_matrix(X), y)
         penalised = estimator.solver == "liblinear"  # the only solver to penalise the intercept
-        self._intercept, self._penalty = 0.0, np.ones(self.features.shape[1])
+        self.intercept, self.penalty = 0.0, np.ones(self.features.shape[1])
         if estimator.fit_intercept:
-            self._intercept = float(estimator.intercept_scaling) if penalised else 1.0
-            self._penalty = np.append(self._penalty, float(penalised))
-        self._cost, self._class_weight = float(estimator.C), estimator.class_weight
+            self.intercept = float(estimator.intercept_scaling) if penalised else 1.0
+            self.penalty = np.append(self.penalty, float(penalised))
+        self._cost, self.class_weight = float(estimator.C), estimator.class_weight
         self._design = self._add_intercept(self.features)
-        self._all = _Start(self._problem(self.counts))
-        self.block = self._all.block
+        self.all = _Start(self._problem(self.counts))
+        self.block = self.all.block
         self._start_class = cache(
             lambda label: _Start(
-                self._problem(self.count_without(label)), near=self._all.coefficients
+                self._problem(self.count_without(label)), near=self.all.coefficients
             )
         )
 
     def log_proba(self, queries: Any) -> FloatArray:
         """Return ln p of the model trained on all records."""
-        return self._all.problem.predict(self.read_queries(queries), self._all.coefficients)
+        return self.all.problem.predict(self.read_queries(queries), self.all.coefficients)
 
     def remove(self, label: int, records: IntArray, at: FloatArray | None) -> FloatArray:
         """Return ln p without records of one class."""
         design = self._design[records] if at is None else at
         if self.counts[label] == 1:
             return self._remove_class(int(records[0]), design)
-        start = self._start(label)
+        start = self.start(label)
         penalties = self.penalties_without(records)
         if at is not None:
             return start.problem.predict(at, start.without(records, penalties)[0])
         coefficients = start.move_own(records, penalties)
         logits = np.einsum("bd,bdm->bm", design, coefficients)
-        return _log_softmax(logits @ start.problem.code.T)
+        return log_softmax(logits @ start.problem.code.T)
 
     def count_compared(self) -> int:
         """Return about how many records need all others, because their series is not proven."""
         return sum(
-            self._start(label).count_far(records, self.penalties_without(records))
+            self.start(label).count_far(records, self.penalties_without(records))
             for label in range(self.classes.size)
             for records in [np.flatnonzero(self.codes == label)]
         )
 
-    def _start(self, label: int) -> "_Start":
-        return self._start_class(label) if self._class_weight == "balanced" else self._all
+    def start(self, label: int) -> "_Start":
+        """Return the minimiser with the weights that are right without a record of a class."""
+        return self._start_class(label) if self.class_weight == "balanced" else self.all
 
     def read_queries(self, queries: Any) -> FloatArray:
         """Return the queries with a column for the intercept."""
@@ -104,12 +112,12 @@ class LogisticMinimiser(Removable):
 
     def penalties_without(self, records: IntArray) -> FloatArray:
         """Return the penalties of the coefficients without each of these records."""
-        return np.broadcast_to(self._penalty, (len(records), self._penalty.size))
+        return np.broadcast_to(self.penalty, (len(records), self.penalty.size))
 
-    def _problem(self, counts: FloatArray) -> "_Problem":
-        weights = self._cost * class_weights(self._class_weight, self.classes, counts)
-        return _Problem(
-            self._design, self.codes, weights[self.codes], self._penalty, self.classes.size
+    def _problem(self, counts: FloatArray) -> "Problem":
+        weights = self._cost * class_weights(self.class_weight, self.classes, counts)
+        return Problem(
+            self._design, self.codes, weights[self.codes], self.penalty, self.classes.size
         )
 
     def _remove_class(self, record: int, at: FloatArray) -> FloatArray:
@@ -122,16 +130,16 @@ class LogisticMinimiser(Removable):
             return result
         rows = np.delete(np.arange(len(self.codes)), record)
         counts = np.delete(self.counts, gone)
-        weights = self._cost * class_weights(self._class_weight, self.classes[others], counts)
+        weights = self._cost * class_weights(self.class_weight, self.classes[others], counts)
         codes = np.searchsorted(others, self.codes[rows])
-        problem = _Problem(self._design[rows], codes, weights[codes], self._penalty, others.size)
+        problem = Problem(self._design[rows], codes, weights[codes], self.penalty, others.size)
         result[:, others] = problem.predict(at, problem.minimise())
         return result
 
     def _add_intercept(self, X: FloatArray) -> FloatArray:  # noqa: N803
-        if not self._intercept:
+        if not self.intercept:
             return X
-        return np.column_stack([X, np.full(len(X), self._intercept)])
+        return np.column_stack([X, np.full(len(X), self.intercept)])
 
 
 class ScaledLogistic(LogisticMinimiser):
@@ -152,163 +160,17 @@ class ScaledLogistic(LogisticMinimiser):
     def penalties_without(self, records: IntArray) -> FloatArray:
         """Return the penalties of coefficients of columns scaled with all records."""
         ratio = self._peeled.spread_without(records) / self._peeled.spread
-        return np.asarray(self._penalty * np.column_stack([ratio**2, np.ones(len(records))]))
-
-
-class _Problem:
-    """Weighted records and a penalty: objective, gradient, Hessian and minimiser.
-
-    Coefficients have shape ``(features, m)``; row k of ``code`` maps them to class k's logit. Two
-    classes have one column of coefficients. More classes have orthonormal columns of ``code`` that
-    sum to 0: a constant added to all logits changes nothing, so the minimiser with one column per
-    class has this form, and here it is unique.
-    """
-
-    def __init__(
-        self,
-        design: FloatArray,
-        codes: IntArray,
-        weights: FloatArray,
-        penalty: FloatArray,
-        classes: int,
-    ) -> None:
-        self.design, self.codes, self.weights, self.penalty = design, codes, weights, penalty
-        # For more than two classes, orthonormal columns that sum to 0
-        self.code = np.array([[0.0], [1.0]]) if classes == 2 else scipy.linalg.helmert(classes).T
-
-    def predict(self, at: FloatArray, coefficients: FloatArray) -> FloatArray:
-        """Return ln p at rows of a design."""
-        return _log_softmax(at @ coefficients @ self.code.T)
-
-    def objective(self, coefficients: FloatArray) -> float:
-        """Return the objective at these coefficients."""
-        log_proba = self.predict(self.design, coefficients)
-        own = log_proba[np.arange(len(self.codes)), self.codes]
-        penalty = 0.5 * float(self.penalty @ (coefficients**2).sum(axis=1))
-        return penalty - float(self.weights @ own)
-
-    def gradients(
-        self,
-        coefficients: FloatArray,
-        left_out: IntArray | None = None,
-        penalties: FloatArray | None = None,
-    ) -> FloatArray:
-        """Return gradients at ``(b, features, m)`` coefficients; each without a record if given."""
-        b, d, m = coefficients.shape
-        wide = coefficients if m == 1 else coefficients @ self.code.T
-        across = np.ascontiguousarray(np.swapaxes(wide, 0, 1)).reshape(d, -1)
-        residuals = (self.design @ across).reshape(len(self.codes), b, -1)
-        self.residuals(residuals, np.arange(len(self.codes)))
-        if left_out is not None:
-            residuals[left_out, np.arange(b)] = 0.0
-        slopes = self.design.T @ residuals.reshape(len(self.codes), -1)
-        slopes = np.swapaxes(slopes.reshape(d, b, -1), 0, 1)
-        if m > 1:
-            slopes = slopes @ self.code
-        penalised = self.penalty if penalties is None else penalties
-        result: FloatArray = slopes + penalised[..., None] * coefficients
-        return result
-
-    def residuals(self, logits: FloatArray, records: IntArray) -> None:
-        """Replace logits by the weighted derivatives of these records' losses, in place.
-
-        Logits have shape ``(records, b, classes)``, or ``(records, b, 1)`` for two classes. For a
-        record's own class it is minus the sum of the others: p − 1 loses digits where p is near 1.
-        """
-        codes, weights = self.codes[records], self.weights[records]
-        if self.code.shape[1] == 1:
-            signs = (2.0 * codes - 1.0)[:, None, None]
-            logits *= signs
-            with np.errstate(over="ignore"):  # e^η = inf: the derivative is 0
-                np.exp(logits, out=logits)
-            logits += 1.0
-            np.divide(-signs * weights[:, None, None], logits, out=logits)
-            return
-        logits -= logits.max(axis=2, keepdims=True)
-        np.exp(logits, out=logits)
-        logits *= weights[:, None, None] / logits.sum(axis=2, keepdims=True)
-        rows = np.arange(len(codes))
-        logits[rows, :, codes] = 0.0
-        logits[rows, :, codes] = -logits.sum(axis=2)
-
-    def without(self, record: int, penalty: FloatArray) -> "_Problem":
-        """Return the same problem with weight 0 for a record, and this penalty."""
-        weights = self.weights.copy()
-        weights[record] = 0.0
-        return _Problem(self.design, self.codes, weights, penalty, len(self.code))
-
-    def curvatures(self, coefficients: FloatArray, records: IntArray) -> FloatArray:
-        """Return the weighted second derivatives of each record's loss, ``(b, m, m)``."""
-        m = self.code.shape[1]
-        result = np.empty((len(records), m, m))
-        for a, b, values in self._curvatures(coefficients, records):
-            result[:, a, b] = result[:, b, a] = values
-        return result
-
-    def hessian(self, coefficients: FloatArray) -> FloatArray:
-        """Return second derivatives over coefficients in C order."""
-        d, m = coefficients.shape
-        result = np.empty((d, m, d, m))
-        for a, b, values in self._curvatures(coefficients, np.arange(len(self.codes))):
-            part = self.design.T @ (self.design * values[:, None])
-            result[:, a, :, b] = result[:, b, :, a] = part
-        flat = result.reshape(d * m, d * m)
-        flat[np.diag_indices(d * m)] += np.repeat(self.penalty, m)
-        return flat
-
-    def _curvatures(
-        self, coefficients: FloatArray, records: IntArray
-    ) -> Iterator[tuple[int, int, FloatArray]]:
-        """Yield second derivatives pair by pair: all at once would take too much memory."""
-        proba = np.exp(self.predict(self.design[records], coefficients))
-        weights, m = self.weights[records], self.code.shape[1]
-        if m == 1:
-            yield 0, 0, weights * proba[:, 0] * proba[:, 1]
-            return
-        means = proba @ self.code
-        for a in range(m):
-            for b in range(a, m):
-                products = proba @ (self.code[:, a] * self.code[:, b])
-                yield a, b, weights * (products - means[:, a] * means[:, b])
-
-    def minimise(self, start: FloatArray | None = None) -> FloatArray:
-        """Minimise by Newton's method, with steps halved until the objective falls."""
-        zero = np.zeros((self.design.shape[1], self.code.shape[1]))
-        coefficients, last = zero if start is None else start, np.inf
-        value = self.objective(coefficients)
-        for _ in range(_NEWTON_STEPS):
-            gradient = self.gradients(coefficients[None])[0]
-            step = scipy.linalg.cho_solve(self.factor(coefficients), gradient.ravel())
-            step = step.reshape(gradient.shape)
-            decrement = np.sqrt(max(0.0, float(np.sum(step * gradient)))) / np.sqrt(value)
-            if decrement <= _TOLERANCE or (decrement <= _ROUNDING and decrement > 0.5 * last):
-                return coefficients
-            # Near the minimum the objective no longer shows whether a step is good; it is
-            share = 1.0
-            while decrement > 1e-6 and share > 1e-10:
-                if self.objective(coefficients - share * step) < value:
-                    break
-                share /= 2
-            coefficients, last = coefficients - share * step, decrement
-            value = self.objective(coefficients)
-        raise _refuse_hessian()
-
-    def factor(self, coefficients: FloatArray) -> Any:
-        """Return the Cholesky factor of the Hessian."""
-        try:
-            return scipy.linalg.cho_factor(self.hessian(coefficients), overwrite_a=True)
-        except scipy.linalg.LinAlgError as error:
-            raise _refuse_hessian() from error
+        return np.asarray(self.penalty * np.column_stack([ratio**2, np.ones(len(records))]))
 
 
 class _Start:
     """The minimiser with all records, from which each record can be removed."""
 
-    def __init__(self, problem: _Problem, near: FloatArray | None = None) -> None:
+    def __init__(self, problem: Problem, near: FloatArray | None = None) -> None:
         self.problem = problem
         self.coefficients = problem.minimise(near)
         self._factor = problem.factor(self.coefficients)
-        self._scale = np.sqrt(problem.objective(self.coefficients))
+        self.scale = np.sqrt(problem.objective(self.coefficients))
         n, (d, m) = len(problem.codes), self.coefficients.shape
         self._compared = max(1, _BLOCK // (max(n, d * m) * len(problem.code)))
         has_series = m == 1 and n >= max(_SERIES_RECORDS, d * d)
@@ -352,61 +214,15 @@ class _Start:
         result = self.coefficients - shared.first(
             (penalties - problem.penalty)[:, :, None] * self.coefficients
         )
-        going = np.arange(len(records))
-        best = np.full(len(records), np.inf)
-        lost: list[int] = []
-        memory = _Memory(shared)
-        gradients = problem.gradients(result, records, penalties)
-        for _ in range(_SHARED_STEPS):
-            steps = memory.step(gradients, going)
-            squares = np.einsum("bdm,bdm->b", steps, gradients)
-            decrements = np.sqrt(np.maximum(squares, 0.0)) / self._scale
-            astray = ~(decrements < 2.0 * best[going])  # or nan
-            lost.extend(going[astray])
-            more = ~astray & (decrements > _TOLERANCE)
-            best[going] = np.minimum(best[going], decrements)
-            going, steps = going[more], steps[more]
-            if not going.size:
-                break
-            result[going] -= steps
-            later = problem.gradients(result[going], records[going], penalties[going])
-            memory.add(-steps, later - gradients[more], going)
-            gradients = later
-        for place in (*lost, *going):
+        lost = descend(
+            shared,
+            result,
+            lambda at, which: problem.gradients(at, records[which], penalties[which]),
+            scale=self.scale,
+        )
+        for place in lost:
             alone = problem.without(int(records[place]), penalties[place])
             result[place] = alone.minimise(self.coefficients)
-        return result
-
-
-class _Memory:
-    """Past steps and changes of gradients, which improve the next steps (L-BFGS)."""
-
-    def __init__(self, shared: "_SharedStep") -> None:
-        self._shared = shared
-        self._pairs: list[tuple[FloatArray, FloatArray, FloatArray]] = []
-        self._size = shared.shape
-
-    def add(self, moves: FloatArray, changes: FloatArray, which: IntArray) -> None:
-        """Store steps of some of the records; a pair that is only rounding has weight 0."""
-        products = np.einsum("bdm,bdm->b", moves, changes)
-        worth = np.zeros(self._size[0])
-        good = products > 0
-        worth[which[good]] = 1.0 / products[good]
-        pair = np.zeros((2, *self._size))
-        pair[0, which], pair[1, which] = moves, changes
-        self._pairs = [*self._pairs[1 - _PAIRS :], (pair[0], pair[1], worth)]
-
-    def step(self, gradients: FloatArray, which: IntArray) -> FloatArray:
-        """Return the approximate inverse Hessian times gradients of some records."""
-        left, shares = gradients.copy(), []
-        for moves, changes, worth in reversed(self._pairs):
-            share = worth[which] * np.einsum("bdm,bdm->b", moves[which], left)
-            left -= share[:, None, None] * changes[which]
-            shares.append(share)
-        result = self._shared.solve(left, which)
-        for (moves, changes, worth), share in zip(self._pairs, reversed(shares), strict=True):
-            back = worth[which] * np.einsum("bdm,bdm->b", changes[which], result)
-            result += (share - back)[:, None, None] * moves[which]
         return result
 
 
@@ -414,11 +230,11 @@ class _SharedStep:
     """Newton steps without single records, from one factor of the full Hessian (Woodbury)."""
 
     def __init__(
-        self, problem: _Problem, coefficients: FloatArray, factor: Any, records: IntArray
+        self, problem: Problem, coefficients: FloatArray, factor: Any, records: IntArray
     ) -> None:
         d, m = coefficients.shape
         b = len(records)
-        self.shape = (b, d, m)
+        self.shape: tuple[int, int, int] = (b, d, m)
         self._factor, self._at = factor, problem.design[records]
         sides = np.einsum("bd,ac->dabc", self._at, np.eye(m)).reshape(d * m, b * m)
         solved = scipy.linalg.cho_solve(factor, sides, overwrite_b=True).reshape(d, m, b, m)
@@ -448,16 +264,190 @@ class _SharedStep:
         return result
 
 
-def _log_softmax(logits: FloatArray) -> FloatArray:
-    result: FloatArray = scipy.special.log_softmax(logits, axis=-1)
-    return result
+class MappedLogistic(MappedModel):
+    """Logistic regression behind a map: Newton steps in each record's own columns.
+
+    Second derivatives over the map's fixed columns, at the minimiser with all records, give each
+    record's Hessian there; gradients are exact. Where steps diverge, the problem is solved anew.
+    """
+
+    plain: LogisticMinimiser
+
+    def __init__(self, estimator: Any, mapped: Mapped, y: Any) -> None:
+        plain = LogisticMinimiser(estimator, mapped.map.compute(None), y)
+        super().__init__(estimator, mapped, y, plain)
+        n, width = self.features.shape
+        self._fixed = cache(self._fix)
+        self._classes = len(plain.all.problem.code)
+        self._has_series = self._classes == 2 and n >= max(_SERIES_RECORDS, width**2)
+        self._compared = max(1, _BLOCK // max(n, width * self._classes))
+        size = len(plain.penalty) * plain.all.coefficients.shape[1]
+        block = count_block(max(width, size))
+        self.block = min(self.block, block if self._has_series else self._compared)
+
+    def count_compared(self) -> int:
+        """Return about how many records have no series with a proven error, from some of them."""
+        if not self._has_series:
+            return self.codes.size
+        some = np.unique(np.linspace(0, self.codes.size - 1, _SAMPLED).astype(np.int64))
+        far = 0
+        for label in range(self.classes.size):
+            records = some[self.codes[some] == label]
+            for start in range(0, records.size, self.block):
+                part = records[start : start + self.block]
+                far += self._expand(label, part, self.map.weigh(part))[2].size
+        return math.ceil(far / some.size * self.codes.size)
+
+    def score(
+        self, label: int, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return ln p at records without each."""
+        wide, result, far = self._expand(label, records, weights)
+        fixed, safe = self._fix_for(label), np.ones(len(records), bool)
+        for start in range(0, far.size, self._compared):
+            some = far[start : start + self._compared]
+            result[some], safe[some] = self._compare(fixed, records[some], wide[some])
+        logits = np.einsum("bp,bpk,bkm->bm", self.features[records], wide, result, optimize=True)
+        code = fixed.problem.code
+        return log_softmax(logits @ code.T), safe
+
+    def _fix_for(self, label: int) -> "_Fixed":
+        return self._fixed(label if self.plain.class_weight == "balanced" else None)
+
+    def _expand(
+        self, label: int, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Return maps, coefficients without each record, and which of these are not proven."""
+        fixed, wide = self._fix_for(label), self._widen(weights)
+        penalty = self.plain.penalty
+        result = np.empty((len(records), wide.shape[2], fixed.coefficients.shape[1]))
+        if not self._has_series:
+            return wide, result, np.arange(len(records))
+        shared = _MappedStep(fixed, wide, penalty, records)
+        result[:, :, 0], errors = fixed.series.move(
+            records, wide, shared.inverse, shared.first()[:, :, 0]
+        )
+        return wide, result, np.flatnonzero(~(errors <= _PROVEN))
+
+    def _compare(
+        self, fixed: "_Fixed", records: IntArray, wide: FloatArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return coefficients without each record from gradients over all others."""
+        shared, penalty = _MappedStep(fixed, wide, self.plain.penalty, records), self.plain.penalty
+        result, safe = shared.first(), np.ones(len(records), bool)
+
+        def differentiate(at: FloatArray, which: IntArray) -> FloatArray:
+            slopes = fixed.problem.gradients(wide[which] @ at, records[which])
+            return np.asarray(np.swapaxes(wide[which], 1, 2) @ slopes + penalty[:, None] * at)
+
+        for place in descend(shared, result, differentiate, scale=fixed.scale):
+            alone = fixed.problem.without(int(records[place]), penalty)
+            alone.design = self.features @ wide[place]
+            try:
+                result[place] = alone.minimise()
+            except InvalidArgument:  # its Hessian is singular to rounding
+                safe[place] = False
+        return result, safe
+
+    def _widen(self, weights: FloatArray) -> FloatArray:
+        """Return maps with a column for the intercept, ``(b, p, coefficients)``."""
+        rows, level = self.map.rows, self.plain.intercept
+        width = self.features.shape[1]
+        wide = widen(weights, rows, width)
+        if not level:
+            return wide
+        if not self.plain.penalty[-1]:  # it absorbs what other columns add
+            wide[:, 0] -= self.features.mean(axis=0) @ wide
+        last = np.zeros((len(wide), width, 1))
+        last[:, 0] = level
+        return np.concatenate([wide, last], axis=2)
+
+    def _fix(self, label: int | None) -> "_Fixed":
+        plain = self.plain
+        start = plain.all if label is None else plain.start(label)
+        wide = widen(self.map.weigh(None), self.map.rows, self.features.shape[1])[0]
+        coefficients = wide @ start.coefficients[: wide.shape[1]]
+        if plain.intercept:
+            coefficients[0] += plain.intercept * start.coefficients[-1]
+        given = start.problem
+        nothing = np.zeros(self.features.shape[1])
+        problem = Problem(self.features, given.codes, given.weights, nothing, self._classes)
+        whole = self._widen(self.map.weigh(None))[0]
+        return _Fixed(problem, coefficients, start.scale, whole, plain.penalty)
 
 
-def _refuse_hessian() -> InvalidArgument:
-    return InvalidArgument(
-        "Expected features from which the minimiser can be computed, got a Hessian that is "
-        "singular to rounding. Scale the features, or lower C."
-    )
+class _Fixed:
+    """Derivatives over a map's fixed columns, at the minimiser with all records."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        coefficients: FloatArray,
+        scale: float,
+        wide: FloatArray,
+        penalty: FloatArray,
+    ) -> None:
+        self.problem, self.coefficients, self.scale = problem, coefficients, scale
+        self._wide, self._penalty = wide, penalty
+        d, m = coefficients.shape
+        self.hessian = problem.hessian(coefficients).reshape(d, m, d, m)
+        self.slopes = problem.gradients(coefficients[None])[0]
+        self.pulled = np.einsum("dmen,en->dm", self.hessian, coefficients)
+
+    @cached_property
+    def series(self) -> MappedSeries:
+        """The series of two classes."""
+        return MappedSeries(
+            self.problem.design,
+            self.problem.codes,
+            self.problem.weights,
+            at=self.coefficients[:, 0],
+            slope=self.slopes[:, 0],
+            hessian=self.hessian[:, 0, :, 0],
+            wide=self._wide,
+            penalty=self._penalty,
+        )
+
+
+class _MappedStep:
+    """Newton steps without single records, with Hessians in their own columns."""
+
+    def __init__(
+        self, fixed: _Fixed, wide: FloatArray, penalty: FloatArray, records: IntArray
+    ) -> None:
+        problem, at = fixed.problem, fixed.coefficients
+        m, (b, _, k) = at.shape[1], wide.shape
+        self.shape: tuple[int, int, int] = (b, k, m)
+        gone = problem.design[records]
+        own = np.einsum("bp,bpk->bk", gone, wide, optimize=True)
+        curvatures = problem.curvatures(at, records)
+        hessian = np.empty((b, k, m, k, m))
+        back = np.ascontiguousarray(np.swapaxes(wide, 1, 2))
+        for one in range(m):
+            for other in range(one, m):
+                part = back @ (fixed.hessian[:, one, :, other] @ wide)
+                part -= (curvatures[:, one, other, None] * own)[:, :, None] * own[:, None, :]
+                if one == other:
+                    part[:, np.arange(k), np.arange(k)] += penalty
+                hessian[:, :, one, :, other] = part
+                hessian[:, :, other, :, one] = np.swapaxes(part, 1, 2)
+        self.inverse = np.linalg.inv(hessian.reshape(b, k * m, k * m))
+        # The gradient of the quadratic without the record, at coefficients of 0
+        seen = (gone @ at @ problem.code.T if m > 1 else gone @ at)[:, None, :]
+        problem.residuals(seen, records)
+        residuals = seen[:, 0] @ problem.code if m > 1 else seen[:, 0]
+        residuals -= np.einsum("bac,bc->ba", curvatures, gone @ at)
+        slopes = (fixed.slopes - fixed.pulled) - gone[:, :, None] * residuals[:, None, :]
+        self._slopes = back @ slopes
+
+    def first(self) -> FloatArray:
+        """Return the minimisers of the quadratics."""
+        return -self.solve(self._slopes, np.arange(self.shape[0]))
+
+    def solve(self, gradients: FloatArray, which: IntArray) -> FloatArray:
+        """Return the inverse Hessian times gradients of some of the records."""
+        flat = gradients.reshape(len(gradients), -1, 1)
+        return np.asarray((self.inverse[which] @ flat).reshape(gradients.shape))
 
 
 def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
@@ -478,6 +468,19 @@ def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
+def _refuse_mapped(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
+    classes = np.unique(np.asarray(y)).size
+    if (np.shape(X)[1] + 1) * (classes if classes > 2 else 1) > _MOST_MAPPED:
+        return f"more than {_MOST_MAPPED:,} coefficients"
+    if reason := _refuse(estimator, X, y):
+        return reason
+    try:
+        LogisticMinimiser(estimator, X, y)
+    except InvalidArgument:
+        return "a Hessian that is singular to rounding"
+    return None
+
+
 def _refuse_scaled(estimator: Any, peeled: Peeled) -> bool:
     """Tell whether what scaling subtracts is penalised: by liblinear, or without an intercept."""
     return estimator.solver == "liblinear" or not estimator.fit_intercept
@@ -489,5 +492,7 @@ LOGISTIC = Family(
     _refuse,
     compares_all=True,
     fit_scaled=ScaledLogistic,
+    fit_mapped=MappedLogistic,
+    refuses_mapped=_refuse_mapped,
     refuses_scaled=_refuse_scaled,
 )

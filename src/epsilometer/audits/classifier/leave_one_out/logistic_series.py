@@ -9,6 +9,8 @@ from epsilometer.types import FloatArray, IntArray
 _REACH = 0.25  # largest step, in the metric of the Hessian, for which the error is bounded
 _STEPS = 8
 _SETTLED = 1e-9  # gradient of a series, in that metric, at which its steps end
+_RIDGE = 1e-9  # relative penalty of fixed columns, so that their Hessian has an inverse
+_ALIKE = 20.0  # records whose second derivatives are added to those of a fixed column
 _BLOCK = 1 << 22  # entries of a working array
 
 
@@ -62,12 +64,12 @@ class Series:
         self._lengths = np.linalg.norm(self._moved, axis=1)
         self._logits = design @ self._at
         p = scipy.special.expit(self._logits)
-        self._curvature = weights * p * (1 - p)
-        self._third = self._curvature * (1 - 2 * p)
+        self.curvature = weights * p * (1 - p)
+        self._third = self.curvature * (1 - 2 * p)
         self._bent = np.minimum(
-            weights / 4, self._curvature * np.exp(np.minimum(_REACH * self._lengths, 700))
+            weights / 4, self.curvature * np.exp(np.minimum(_REACH * self._lengths, 700))
         )
-        self._norms = {k: self._measure_norm(k) for k in (0, 1, 4)}
+        self.norms = {k: self._measure_norm(k) for k in (0, 1, 4)}
         self._slope = self._whiten(slope[None])[0]
         pairs = np.triu_indices(self._at.size)
         self._pairs = pairs[0], pairs[1]
@@ -78,13 +80,13 @@ class Series:
         moves = np.zeros((len(records), self._at.size))
         errors = np.full(len(records), np.inf)
         near = np.arange(len(records))
-        gradients = self._differentiate(records, penalties, moves)
+        gradients = self.differentiate(records, penalties, moves)
         for _ in range(_STEPS):
             moves[near] -= self._solve(records[near], gradients)
             errors[near] = np.inf
             near = near[np.linalg.norm(moves[near], axis=1) < _REACH]
             some, changed = records[near], penalties[near]
-            gradients = self._differentiate(some, changed, moves[near])
+            gradients = self.differentiate(some, changed, moves[near])
             left = np.linalg.norm(gradients, axis=1)
             errors[near] = self._bound(some, changed, moves[near], left)
             more = left > _SETTLED
@@ -101,7 +103,7 @@ class Series:
             part = slice(start, start + block)
             some, changed = records[part], penalties[part]
             still = np.zeros((len(some), self._at.size))
-            moves = -self._solve(some, self._differentiate(some, changed, still))
+            moves = -self._solve(some, self.differentiate(some, changed, still))
             found[part] = self._bound(some, changed, moves, np.zeros(len(some)))
         return found
 
@@ -116,24 +118,24 @@ class Series:
         sizes, lengths = np.linalg.norm(moves, axis=1), self._lengths[records]
         penalised = self._penalty > 0
         share = 1 - penalties[:, penalised] / self._penalty[penalised]
-        least = 1 - _REACH * self._norms[1] - self._bent[records] * lengths**2
+        least = 1 - _REACH * self.norms[1] - self._bent[records] * lengths**2
         least = least - share.max(axis=1, initial=0.0)
-        left = left + sizes**3 / 6 * np.sqrt(self._norms[0] * self._norms[4])
+        left = left + sizes**3 / 6 * np.sqrt(self.norms[0] * self.norms[4])
         with np.errstate(divide="ignore", invalid="ignore"):
             inside = (least > 0) & (sizes + left / least <= _REACH)
             return np.where(inside, lengths * left / least, np.inf)
 
     def _solve(self, records: IntArray, gradients: FloatArray) -> FloatArray:
         """Return Newton steps, with the initial Hessian without each record."""
-        own, curvature = self._moved[records], self._curvature[records]
+        own, curvature = self._moved[records], self.curvature[records]
         least = np.maximum(1 - curvature * self._lengths[records] ** 2, 1e-12)
         along = curvature * np.einsum("bd,bd->b", own, gradients) / least
         return np.asarray(gradients + along[:, None] * own)
 
-    def _differentiate(
+    def differentiate(
         self, records: IntArray, penalties: FloatArray, moves: FloatArray
     ) -> FloatArray:
-        """Return gradients of the series without each record."""
+        """Return gradients of the series without each record, in coordinates of the metric."""
         own = self._moved[records]
         logits = self._logits[records] + np.einsum("bd,bd->b", own, moves)
         slopes = self._weights[records] * (scipy.special.expit(logits) - self._codes[records])
@@ -166,3 +168,116 @@ class Series:
     def _unwhiten(self, rows: FloatArray) -> FloatArray:
         result: FloatArray = scipy.linalg.solve_triangular(self._factor, rows.T).T
         return result
+
+
+class MappedSeries:
+    r"""The same where features without each record are a map of fixed ones, :math:`z = \phi A`.
+
+    Let :math:`\theta = A \beta`, and u be its move in a metric :math:`G = H + T` of the fixed
+    columns: H is their Hessian at the minimiser with all records, and T is diagonal. T is the
+    penalty where a fixed column times a number is one mapped column, and the most that 20 records
+    can add to H where the map with all records does not use it, so that single gaps do not matter.
+    With P' the first part of the penalty P, and :math:`B = A^T (H - h_r) A + P`, the Hessian
+    without the record's own :math:`h_r`,
+
+    .. math:: A^T G A \le \sigma^2 B, \qquad
+              \sigma^2 = 1 + \mathrm{tr}\, B^{-1} A^T h_r A + \|B^{-1} (A^T T A - P')\|_F,
+
+    so second derivatives of the objective are at least :math:`\kappa B` with
+    :math:`\kappa = 1 - r A_1 \sigma^2` wherever :math:`|u| \le r`. The remainder of the gradient
+    is at most :math:`\sigma |R|` in the metric of :math:`B^{-1}`. The rest is as in ``Series``.
+
+    Args:
+        design: The fixed columns.
+        codes: Classes of the records, 0 or 1.
+        weights: Weights of their losses.
+        at: Coefficients of the fixed columns at the minimiser with all records.
+        slope: The gradient of the losses there.
+        hessian: Their second derivatives there.
+        wide: The map with all records, ``(p, columns)``.
+        penalty: Penalty of the mapped coefficients.
+    """
+
+    def __init__(
+        self,
+        design: FloatArray,
+        codes: IntArray,
+        weights: FloatArray,
+        *,
+        at: FloatArray,
+        slope: FloatArray,
+        hessian: FloatArray,
+        wide: FloatArray,
+        penalty: FloatArray,
+    ) -> None:
+        sizes = np.diag(hessian)
+        self._ridge = _RIDGE * np.where(sizes > 0, sizes, 1.0)
+        used = wide[1:] != 0  # the first row is the constant
+        self._ridge[1:][~used.any(axis=1)] = _ALIKE * weights.max() / 4
+        column = used.argmax(axis=1)
+        single = np.flatnonzero((used.sum(axis=1) == 1) & (used.sum(axis=0)[column] == 1))
+        column, rows = column[single], 1 + single
+        self._ridge[rows] += penalty[column] / wide[rows, column] ** 2
+        self._penalty, self._counted = penalty, np.zeros_like(penalty)
+        self._counted[column] = penalty[column]
+        self._upper = scipy.linalg.cholesky(hessian + np.diag(self._ridge))
+        self._at, self._design = at, design
+        self._series = Series(
+            design,
+            codes,
+            weights,
+            self._ridge,
+            at=at,
+            slope=slope + self._ridge * at,
+            factor=self._upper,
+        )
+
+    def move(
+        self,
+        records: IntArray,
+        wide: FloatArray,
+        inverse: FloatArray,
+        coefficients: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return coefficients without each record, and bounds on the error of its own ln p.
+
+        Args:
+            records: Which records.
+            wide: Their maps, ``(b, p, columns)``.
+            inverse: Inverses of B.
+            coefficients: Minimisers of the quadratics, ``(b, columns)``.
+        """
+        own = np.einsum("bp,bpk->bk", self._design[records], wide, optimize=True)
+        lengths = np.einsum("bk,bkl,bl->b", own, inverse, own, optimize=True)
+        stretch = 1 + self._series.curvature[records] * lengths
+        excess = np.swapaxes(wide, 1, 2) @ (self._ridge[:, None] * wide) - np.diag(self._counted)
+        stretch += np.linalg.norm(inverse @ excess, axis=(1, 2))
+        least = 1 - _REACH * self._series.norms[1] * stretch
+        rest = np.sqrt(stretch * self._series.norms[0] * self._series.norms[4]) / 6
+        result, errors = coefficients.copy(), np.full(len(records), np.inf)
+        near = np.flatnonzero(least > 0)
+        for step in range(_STEPS):
+            errors[near] = np.inf
+            moved = (wide[near] @ result[near, :, None])[:, :, 0] - self._at
+            moves = moved @ self._upper.T
+            sizes = np.linalg.norm(moves, axis=1)
+            close = sizes < _REACH
+            near, moves, sizes = near[close], moves[close], sizes[close]
+            if not near.size:
+                break
+            nothing = np.zeros_like(moves)
+            slopes = self._series.differentiate(records[near], nothing, moves) @ self._upper
+            gradients = np.einsum("bp,bpk->bk", slopes, wide[near], optimize=True)
+            gradients += self._penalty * result[near]
+            steps = (inverse[near] @ gradients[:, :, None])[:, :, 0]
+            left = np.sqrt(np.maximum((steps * gradients).sum(axis=1), 0.0))
+            error = left + rest[near] * sizes**3
+            inside = sizes + np.sqrt(stretch[near]) * error / least[near] <= _REACH
+            bound = np.sqrt(lengths[near]) * error / least[near]
+            errors[near] = np.where(inside, bound, np.inf)
+            more = left > _SETTLED
+            near, steps = near[more], steps[more]
+            if not near.size or step == _STEPS - 1:
+                break
+            result[near] -= steps
+        return result, errors

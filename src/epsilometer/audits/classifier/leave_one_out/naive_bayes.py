@@ -12,10 +12,11 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable, check_width
-from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
+from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel
+from epsilometer.audits.classifier.leave_one_out.maps import Mapped, Scatter, pull
 from epsilometer.audits.classifier.sklearn_models import read_matrix
 from epsilometer.errors import InvalidArgument
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _LOST = 0.1  # sums of squares with a smaller share left are recomputed; see GaussianModel
 _BLOCK = 1 << 15  # entries of a working array of moments, which fits into the cache
@@ -48,7 +49,7 @@ class GaussianModel(Removable):
         self._smoothing = float(estimator.var_smoothing)
         self._moments = [_Moments(self.features[self.codes == c]) for c in range(self.classes.size)]
         self._all = _Moments(self.features)
-        self._epsilon = self._smooth(self._all.squares / self._all.count, None)
+        self._epsilon = self._smooth(self._all.squares / self._all.count)
         self.block = max(1, _BLOCK // self.features.shape[1])
 
     def log_proba(self, queries: Any) -> FloatArray:
@@ -61,7 +62,7 @@ class GaussianModel(Removable):
         gone, counts = self.features[records], self.count_without(label)
         X = gone if at is None else at  # noqa: N806
         _, squares = self._all.without(gone)
-        epsilon = self._smooth(squares / (self._all.count - 1), records)
+        epsilon = self._smooth(squares / (self._all.count - 1))
         joint = self._joint(X, epsilon)
         if counts[label]:
             mean, squares = self._moments[label].without(gone)
@@ -73,26 +74,40 @@ class GaussianModel(Removable):
             [_log_density(X, m.mean, m.squares / m.count + epsilon) for m in self._moments], axis=1
         )
 
-    def _smooth(self, variances: FloatArray, records: IntArray | None) -> FloatArray:
-        """Return the smoothing term of the variances: with all records, or without each given."""
+    def _smooth(self, variances: FloatArray) -> FloatArray:
         return np.asarray(self._smoothing * variances.max(axis=-1, keepdims=True))
 
 
-class ScaledGaussianModel(GaussianModel):
-    """Gaussian naive Bayes behind scaling: densities change by a factor shared by all classes.
+class MappedGaussianModel(MappedModel):
+    """Gaussian naive Bayes behind a map: moments of mapped columns, from those of fixed ones."""
 
-    Only the smoothing differs: the largest variance is that of scaled columns.
-    """
+    def __init__(self, estimator: Any, mapped: Mapped, y: Any) -> None:
+        plain = GaussianModel(estimator, mapped.map.compute(None), y)
+        super().__init__(estimator, mapped, y, plain)
+        self._smoothing = float(estimator.var_smoothing)
+        rows = self.map.rows
+        self._scatters = [
+            Scatter(self.features[self.codes == c], rows) for c in range(self.classes.size)
+        ]
+        self._all = Scatter(self.features, rows)
 
-    def __init__(self, estimator: Any, peeled: Peeled, y: Any) -> None:
-        self._peeled = peeled
-        super().__init__(estimator, peeled.features, y)
-
-    def _smooth(self, variances: FloatArray, records: IntArray | None) -> FloatArray:
-        """Return the smoothing term of the variances of unscaled columns."""
-        peeled = self._peeled
-        spread = peeled.spread if records is None else peeled.spread_without(records)
-        return super()._smooth(variances / spread**2, records) * spread**2
+    def score(
+        self, label: int, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return ln p at records without each."""
+        gone, counts = self.features[records], self.count_without(label)
+        _, squares, lost = self._all.squares_without(weights, gone)
+        epsilon = self._smoothing * squares.max(axis=1, keepdims=True) / counts.sum()
+        joint = np.empty((len(records), self.classes.size))
+        for c, scatter in enumerate(self._scatters):
+            if c == label:
+                away, squares, own = scatter.squares_without(weights, gone)
+                away, lost = away * (counts[c] + 1) / counts[c], lost | own
+            else:
+                away = pull(weights, self.map.rows, gone - scatter.mean)
+                squares = scatter.squares(weights)
+            joint[:, c] = _log_density(away, np.zeros(1), squares / counts[c] + epsilon)
+        return normalise(joint + self.log_priors(counts)), ~lost
 
 
 class _Moments:
@@ -487,8 +502,8 @@ def _to_dense(product: Any) -> FloatArray:
 GAUSSIAN = Family(
     "Gaussian naive Bayes",
     GaussianModel,
-    fit_scaled=ScaledGaussianModel,
-    refuses_scaled=lambda estimator, peeled: peeled.rotated,
+    fit_mapped=MappedGaussianModel,
+    by_column=True,
 )
 MULTINOMIAL = Family("multinomial naive Bayes", MultinomialModel, _refuse_unsmoothed)
 COMPLEMENT = Family("complement naive Bayes", ComplementModel, _refuse_unsmoothed)

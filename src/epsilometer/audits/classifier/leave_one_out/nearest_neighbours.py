@@ -3,13 +3,17 @@
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from epsilometer.audits.classifier.leave_one_out.families import Family, Removable
-from epsilometer.audits.classifier.leave_one_out.scaling import Peeled
+from epsilometer.audits.classifier.leave_one_out.mapped import MappedModel
+from epsilometer.audits.classifier.leave_one_out.maps import Map, Mapped, pull, widen
+from epsilometer.audits.classifier.leave_one_out.scaling import MOST_CELLS
 from epsilometer.audits.classifier.sklearn_models import clone_estimator, take_rows
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _BLOCK = 1 << 22  # distances computed at a time
+_DIGITS = 1e5  # largest squares, relative to the mean, of which differences are precise
 _MORE = 16  # neighbours whose distances are computed again, without cancellation
 
 
@@ -30,14 +34,14 @@ class NearestLabels(Removable):
     def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
         super().__init__(X, y)
         self._index = clone_estimator(estimator).fit(X, self.codes)
-        self._k = int(self._index.n_neighbors)
+        self.neighbours = int(self._index.n_neighbors)
         self._asked: Any = None
         self._answer: tuple[FloatArray, IntArray]
 
     def log_proba(self, queries: Any) -> FloatArray:
         """Return ln p of the model trained on all records."""
         distances, nearest = self._find_nearest(queries)
-        return self._count_votes(distances[:, :-1], nearest[:, :-1])
+        return self.count_votes(distances[:, :-1], nearest[:, :-1])
 
     def own(self, records: IntArray) -> FloatArray:
         """Return ln p at each record's features without it, from one search for all."""
@@ -55,66 +59,118 @@ class NearestLabels(Removable):
         distances, nearest = self._find_nearest(queries)
         stays = nearest != records[:, None]
         stays[stays.all(axis=1), -1] = False  # if it is not among them, the k nearest stay
-        shape = (len(nearest), self._k)
-        return self._count_votes(distances[stays].reshape(shape), nearest[stays].reshape(shape))
+        shape = (len(nearest), self.neighbours)
+        return self.count_votes(distances[stays].reshape(shape), nearest[stays].reshape(shape))
 
     def _find_nearest(self, queries: Any) -> tuple[FloatArray, IntArray]:
         # The same queries come with all records and without each: one search serves both
         if not (isinstance(queries, np.ndarray) and np.array_equal(self._asked, queries)):
-            self._answer = self._index.kneighbors(queries, n_neighbors=self._k + 1)
+            self._answer = self._index.kneighbors(queries, n_neighbors=self.neighbours + 1)
             self._asked = queries
         return self._answer
 
-    def _count_votes(self, distances: FloatArray, nearest: IntArray) -> FloatArray:
+    def count_votes(self, distances: FloatArray, nearest: IntArray) -> FloatArray:
+        """Return ln of the shares of votes of these neighbours."""
         weights = weigh_by_distance(distances, self._index.weights)
         votes = np.zeros((len(nearest), self.classes.size))
         rows = np.arange(len(nearest))
-        for place in range(self._k):  # rows are distinct within one place, so += loses none
+        for place in range(self.neighbours):  # rows are distinct within one place, so += loses none
             votes[rows, self.codes[nearest[:, place]]] += weights[:, place]
         with np.errstate(divide="ignore", invalid="ignore"):  # classes, or queries, without votes
             result: FloatArray = np.log(votes / votes.sum(axis=1, keepdims=True))
         return result
 
 
-class ScaledNeighbours(NearestLabels):
-    """Nearest neighbours behind scaling: without a record, all distances change."""
+class MappedNeighbours(MappedModel):
+    """Nearest neighbours behind a map: without a record, all distances change."""
 
-    def __init__(self, estimator: Any, peeled: Peeled, y: Any) -> None:
-        self._peeled = peeled
-        super().__init__(estimator, peeled.scaled, y)
+    plain: NearestLabels
 
-    def log_proba(self, queries: Any) -> FloatArray:
-        """Return ln p of the model trained on all records."""
-        return super().log_proba(self._peeled.scale(np.asarray(queries, np.float64)))
+    def __init__(self, estimator: Any, mapped: Mapped, y: Any) -> None:
+        plain = NearestLabels(estimator, mapped.map.compute(None), y)
+        super().__init__(estimator, mapped, y, plain)
+        self._search = NearestSearch(mapped.map, plain.neighbours)
+        self.block = min(self.block, self._search.block)
 
-    def remove(self, label: int, records: IntArray, at: Any) -> FloatArray:
-        """Return ln p without records of any class."""
-        own = at is None
-        queries = self.features[records] if own else self._peeled.scale(np.asarray(at, np.float64))
-        ratio = (self._peeled.spread / self._peeled.spread_without(records)) ** 2
-        rows = max(1, _BLOCK // len(self.features))
-        parts = []
-        for start in range(0, len(queries), rows):
-            part = slice(start, start + rows)
-            each = part if own else slice(None)
-            parts.append(self._vote_without(queries[part], records[each], ratio[each]))
-        return np.concatenate(parts)
+    def score(
+        self, label: int, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return ln p at records without each."""
+        distances, nearest, safe = self._search.find(records, weights)
+        return self.plain.count_votes(distances, nearest), safe
 
-    def _vote_without(self, queries: FloatArray, gone: IntArray, ratio: FloatArray) -> FloatArray:
-        """Return votes of the nearest, with columns rescaled and without one record each."""
-        z = self.features
-        squares = ratio @ (z**2).T - 2 * (ratio * queries) @ z.T  # up to a constant per query
-        rows = np.arange(len(queries))
-        squares[rows, gone] = np.inf
-        some = min(self._k + _MORE, z.shape[0] - 1)
+
+class NearestSearch:
+    """A search for the nearest neighbours of records behind a map, without each.
+
+    A squared distance is a sum over pairs of fixed columns, whose products do not change.
+    """
+
+    def __init__(self, found: Map, neighbours: int) -> None:
+        self._map, self._k = found, neighbours
+        rows, (n, width) = found.rows, found.basis.shape
+        terms = rows.shape[1] - 1  # without the constant, which cancels
+        self.block = max(1, _BLOCK // max(n, (neighbours + _MORE) * rows.size))
+        self._products: FloatArray | None = None
+        if terms**2 * len(rows) <= width * len(rows) and terms**2 * len(rows) * n <= MOST_CELLS:
+            one, other = 1 + np.indices((terms, terms)).reshape(2, -1)
+            pairs = np.stack([rows[:, one], rows[:, other]]).reshape(2, -1)
+            keys, places = np.unique(np.sort(pairs, axis=0), axis=1, return_inverse=True)
+            self._products = found.basis[:, keys[0]] * found.basis[:, keys[1]]
+            self._pairs = one, other
+            self._add_pairs = _add_up(places.reshape(-1), keys.shape[1])
+            self._add_rows = _add_up(rows.ravel(), width)
+        else:
+            self.block = max(1, self.block // len(rows))
+
+    def find(
+        self, records: IntArray, weights: FloatArray
+    ) -> tuple[FloatArray, IntArray, BoolArray]:
+        """Return distances of the nearest of each record, which they are, and if that is safe."""
+        basis, rows = self._map.basis, self._map.rows
+        gone, b = basis[records], len(records)
+        safe = np.ones(b, bool)
+        weights = weights * (rows > 0)  # what is added to all cancels
+        if self._products is None:
+            wide = widen(weights, rows, basis.shape[1])
+            own = np.einsum("bp,bpk->bk", gone, wide)
+            squares = ((basis @ wide - own[:, None]) ** 2).sum(axis=2)
+        else:
+            pairs = weights[:, :, self._pairs[0]] * weights[:, :, self._pairs[1]]
+            along = weights * pull(weights, rows, gone)[:, :, None]
+            squares = (self._add_pairs @ pairs.reshape(b, -1).T).T @ self._products.T
+            squares -= 2 * (self._add_rows @ along.reshape(b, -1).T).T @ basis.T
+            # Up to a constant for each record, the square of its own columns
+            mean = squares.mean(axis=1) - squares[np.arange(b), records]
+            safe = np.abs(squares).max(axis=1) <= _DIGITS * mean
+        squares[np.arange(b), records] = np.inf
+        some = min(self._k + _MORE, len(basis) - 1)
         near = np.argpartition(squares, some - 1, axis=1)[:, :some]
         near.sort(axis=1)  # ties go to the first, as in a search
-        weighed = ratio[:, None, :] * (queries[:, None, :] - z[near]) ** 2
-        distances = np.sqrt(weighed.sum(axis=2))
+        away = (basis[near] - gone[:, None]).reshape(-1, basis.shape[1])
+        moved = pull(np.repeat(weights, some, axis=0), rows, away).reshape(b, some, -1)
+        distances = np.sqrt((moved**2).sum(axis=2))
         order = np.argsort(distances, axis=1, kind="stable")[:, : self._k]
-        return self._count_votes(
-            np.take_along_axis(distances, order, axis=1), np.take_along_axis(near, order, axis=1)
+        return (
+            np.take_along_axis(distances, order, axis=1),
+            np.take_along_axis(near, order, axis=1),
+            safe,
         )
+
+
+def _add_up(places: IntArray, size: int) -> Any:
+    """Return the matrix that adds entries with the same place."""
+    return scipy.sparse.csr_array(
+        (np.ones(places.size), (places, np.arange(places.size))), (size, places.size)
+    )
+
+
+def is_euclidean(estimator: Any) -> bool:
+    """Tell whether an estimator's distances are Euclidean."""
+    plain = estimator.metric == "euclidean" or (
+        estimator.metric == "minkowski" and estimator.p == 2
+    )
+    return plain and estimator.metric_params is None
 
 
 def weigh_by_distance(distances: FloatArray, setting: Any) -> FloatArray:
@@ -137,12 +193,10 @@ def _refuse(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
     return None
 
 
-def _refuse_scaled(estimator: Any, peeled: Peeled) -> bool:
-    """Tell whether distances are not Euclidean."""
-    plain = estimator.metric == "euclidean" or (
-        estimator.metric == "minkowski" and estimator.p == 2
-    )
-    return not plain or estimator.metric_params is not None
+def _refuse_mapped(estimator: Any, X: Any, y: Any) -> str | None:  # noqa: N803
+    if not is_euclidean(estimator):
+        return "distances that are not Euclidean"
+    return _refuse(estimator, X, y)
 
 
 NEIGHBOURS = Family(
@@ -151,6 +205,6 @@ NEIGHBOURS = Family(
     _refuse,
     compares_all=True,
     searches=True,
-    fit_scaled=ScaledNeighbours,
-    refuses_scaled=_refuse_scaled,
+    fit_mapped=MappedNeighbours,
+    refuses_mapped=_refuse_mapped,
 )

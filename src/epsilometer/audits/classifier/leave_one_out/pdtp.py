@@ -13,7 +13,7 @@ goes from 10⁻¹² to 10⁻¹⁰ changes even more, but no one can see it.
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -275,16 +275,18 @@ class _Comparison:
         self.whole = estimator, X
         self.changed = np.zeros(self.of, bool)  # records that are refitted although others are not
         self.filling = np.zeros(self.of, np.int64)  # how gaps are filled without each record
+        self.describe_path: Callable[[BoolArray], str] | None = None
         family = family_of(inner.estimator)
         refused = family and family.refuses(inner.estimator, inner.features, y)
         if family and refused is None:
             self.model = family.fit(inner.estimator, inner.features, y)
             self.path = f"exact: {family.name}{self.path}"
             self.caveats = (*self.caveats, *self.model.caveats)
-        elif family:
-            self.caveats = (f"{family.name} was refitted: {refused}.", *self.caveats)
-        elif scaling and preprocessing == "refit":
+            return
+        if scaling and preprocessing == "refit":
             self._leave_preprocessing(estimator, X, y)
+        if family and self.model is None:
+            self.caveats = (f"{family.name} was refitted: {refused}.", *self.caveats)
 
     def _leave_preprocessing(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803
         """Leave records out of a pipeline exactly, if its steps support that."""
@@ -296,8 +298,9 @@ class _Comparison:
         self.whole, self.features = (estimator, X), peeled.features
         self.changed = peeled.changed | (np.bincount(self.codes)[self.codes] == 1)
         self.filling = peeled.filling
-        refitted = np.flatnonzero(self.changed[self.records])
-        self.path = f"exact: {family.name}{describe_steps(peeled, refitted)}"
+        self.describe_path = lambda again: (
+            f"exact: {family.name}{describe_steps(peeled.steps, int(again.sum()))}"
+        )
         self.caveats = (*self.caveats, *self.model.caveats)
 
     def leave_out(self, model: Removable, full: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -316,6 +319,10 @@ class _Comparison:
                 own = found[0].fit_peeled(found[1], y)
                 again[some] = found[1].changed[records]
             without[some] = own.own(records)
+            if own.refused is not None:
+                again[some] |= own.refused[records]
+        if self.describe_path is not None:
+            self.path = self.describe_path(again)
         if again.any():  # a whole pipeline once per record
             options = {**self.refit_options, "directory": None}
             fitted = refit(estimator, X, records=self.records[again], **options)

@@ -6,7 +6,7 @@ imputed by one of a few values, whichever record leaves (a median moves up or do
 left out of one model for each value, or refitted if there are many.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +20,10 @@ from epsilometer.audits.classifier.sklearn_models import (
 )
 from epsilometer.types import BoolArray, FloatArray, IntArray
 
-_MOST_CELLS = 1 << 27  # largest number of cells of a table that is kept without scaling
-_MOST_CHANGED = 0.1  # largest share of records to refit
+MOST_CELLS = 1 << 27  # largest number of cells of a table that is kept without scaling
+MOST_CHANGED = 0.1  # largest share of records to refit
 _MOST_FILLINGS = 32  # largest number of models that differ in imputed values
-_CONSTANT = 1e-9  # relative spread below which scikit-learn may take a column for constant
+CONSTANT = 1e-9  # relative spread below which scikit-learn may take a column for constant
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,36 +68,91 @@ class Peeled:
         A column that is constant without a record keeps its value: these are in ``changed``.
         """
         found = self.measure_spread(records)
-        return np.where(found > _CONSTANT * self.spread, found, self.spread)
+        return np.where(found > CONSTANT * self.spread, found, self.spread)
 
     def measure_spread(self, records: IntArray) -> FloatArray:
         """Return what scaling divides by; 0 where a column is constant without a record."""
         found = np.tile(self.spread, (len(records), 1))
         for columns, scaler in self.scalers:
-            table = self.features[:, columns]
-            found[:, columns] = _SPREADS[identify(scaler)](scaler, table, records)
+            own = Filled.complete(self.features[:, columns])
+            found[:, columns] = SCALERS[identify(scaler)](scaler, own, records)[1]
         return found
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Part:
+class Filled:
+    """Columns of numbers with gaps, which are filled otherwise without each record.
+
+    Attributes:
+        table: The columns, filled as with all records.
+        gaps: Where they have gaps.
+        fills: What fills them without each record, and last with all: n + 1 rows.
+    """
+
+    table: FloatArray
+    gaps: BoolArray
+    fills: FloatArray
+
+    @classmethod
+    def complete(cls, table: FloatArray) -> "Filled":
+        """Return columns without gaps."""
+        (n, width), nothing = table.shape, np.zeros(1)
+        return cls(
+            table=table,
+            gaps=np.broadcast_to(nothing > 0, (n, width)),
+            fills=np.broadcast_to(nothing, (n + 1, width)),
+        )
+
+    def move(self, records: IntArray) -> FloatArray:
+        """Return by how much what fills gaps differs without each record."""
+        return np.asarray(self.fills[records] - self.fills[-1])
+
+    def quantile(self, column: int, records: IntArray, share: float) -> FloatArray:
+        """Return a quantile of a column without each record, by linear interpolation."""
+        gaps, fills = self.gaps[:, column], self.fills[records, column]
+        known = self.table[~gaps, column]
+        ranks = np.full(len(gaps), known.size)
+        order = np.argsort(known, kind="stable")
+        ranks[np.flatnonzero(~gaps)[order]] = np.arange(known.size)
+        order, ranks = known[order], ranks[records]
+        # Without the record, gaps come after the smaller numbers
+        first = np.searchsorted(order, fills)
+        first = first - (ranks < first)
+        count = gaps.sum() - gaps[records]
+        place = (len(gaps) - 2) * share
+        low = int(np.floor(place))
+        below, above = (
+            np.where((t >= first) & (t < first + count), fills, order[u])
+            for t in (low, min(low + 1, len(gaps) - 2))
+            for u in [_skip(np.where(t < first, t, t - count), ranks, known.size)]
+        )
+        return np.asarray(below + (place - low) * (above - below))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Part:
     """Columns after some steps; values are imputed as without a record, if one is named."""
 
     table: Any
     changed: BoolArray
     fills: FloatArray  # imputed values without each record, and last with all: n + 1 rows
+    kinds: Mapping[str, Callable[[Any, "Part"], "Part | None"]]  # how to apply each kind of step
     without: int | None = None
     scaler: Any = None
     pieces: tuple[tuple[int, Any], ...] = ()  # width and scaler of each part that was joined
     rotated: bool = False
+    map: Any = None  # a ``maps.Map``, if values change with records
 
     @property
     def scalers(self) -> tuple[tuple[int, Any], ...]:
+        """Width and scaler of each group of columns."""
         return self.pieces or ((self.table.shape[1], self.scaler),)
 
     @property
-    def is_scaled(self) -> bool:
-        return any(scaler is not None for _, scaler in self.scalers)
+    def is_fixed(self) -> bool:
+        """Whether the values are the same whichever record is left out."""
+        scaled = any(scaler is not None for _, scaler in self.scalers)
+        return not scaled and not self.rotated and self.map is None
 
 
 def peel_scaling(
@@ -121,20 +176,12 @@ def peel_scaling(
     """
     if identify(estimator) != "sklearn.Pipeline" or len(estimator.steps) < 2:
         return None
-    if len(getattr(X, "shape", ())) != 2:
-        return None  # for example, a list of texts
-    *before, (_, last) = estimator.steps
-    n = count_rows(X)
-    part: _Part | None = _Part(
-        table=X, changed=np.zeros(n, bool), fills=np.zeros((n + 1, 0)), without=without
-    )
-    for _, step in before:
-        part = None if part is None else _apply(step, part)
-    if part is None or not _is_numeric(part.table):
+    part = apply_steps(estimator.steps[:-1], X, KINDS, without=without)
+    if part is None or not is_numeric(part.table):
         return None
     features = np.asarray(part.table, np.float64)
     centre, spread = np.zeros(features.shape[1]), np.ones(features.shape[1])
-    filling, scattered = _group_fillings(part.fills)
+    filling, scattered = group_fillings(part.fills)
     changed, scalers, start = part.changed | scattered, [], 0
     for width, scaler in part.scalers:
         columns = np.arange(start, start + width)
@@ -142,10 +189,10 @@ def peel_scaling(
         if scaler is None:
             continue
         fitted = clone_estimator(scaler).fit(features[:, columns])
-        centre[columns], spread[columns] = _read_scaler(fitted, width)
+        centre[columns], spread[columns] = read_scaler(fitted, width)
         scalers.append((columns, scaler))
     peeled = Peeled(
-        last=last,
+        last=estimator.steps[-1][1],
         features=features,
         centre=centre,
         spread=spread,
@@ -153,24 +200,26 @@ def peel_scaling(
         changed=changed,
         filling=filling,
         rotated=part.rotated,
-        steps=tuple(type(step).__name__ for _, step in before),
+        steps=name_steps(estimator),
     )
     # A column that is constant without a record is not scaled at all. Only a record at an end of
-    # its range can cause that.
-    for columns, _ in scalers:
+    # its range can cause that, but any may be the last that keeps quartiles apart.
+    for columns, scaler in scalers:
         table = features[:, columns]
         ends = np.unique([table.argmin(axis=0), table.argmax(axis=0)])
+        if identify(scaler) == "sklearn.RobustScaler":
+            ends = np.arange(len(table))
         varies = table.std(axis=0) > 0
-        small = peeled.measure_spread(ends)[:, columns] <= _CONSTANT * spread[columns]
+        small = peeled.measure_spread(ends)[:, columns] <= CONSTANT * spread[columns]
         changed[ends[(small & varies).any(axis=1)]] = True
-    if changed.mean() > _MOST_CHANGED or not np.isfinite(features).all():
+    if changed.mean() > MOST_CHANGED or not np.isfinite(features).all():
         return None
     if any(_has_no_range(peeled, columns) for columns, _ in scalers):
         return None
     return replace(peeled, changed=changed)
 
 
-def _group_fillings(fills: FloatArray) -> tuple[IntArray, BoolArray]:
+def group_fillings(fills: FloatArray) -> tuple[IntArray, BoolArray]:
     """Return the imputation without each record, and which records share theirs with too few."""
     if not fills.shape[1]:
         return np.zeros(len(fills) - 1, np.int64), np.zeros(len(fills) - 1, bool)
@@ -182,11 +231,39 @@ def _group_fillings(fills: FloatArray) -> tuple[IntArray, BoolArray]:
     return places, places >= _MOST_FILLINGS
 
 
+def name_steps(pipeline: Any) -> tuple[str, ...]:
+    """Return the names of a pipeline's preprocessing."""
+    return tuple(type(step).__name__ for _, step in pipeline.steps[:-1])
+
+
+def apply_steps(
+    steps: Sequence[tuple[str, Any]],
+    X: Any,  # noqa: N803
+    kinds: Mapping[str, Callable[[Any, Part], Part | None]],
+    *,
+    without: int | None,
+) -> Part | None:
+    """Apply steps of a pipeline; None if leaving records out of one is not supported."""
+    if len(getattr(X, "shape", ())) != 2:
+        return None  # for example, a list of texts
+    n = count_rows(X)
+    part: Part | None = Part(
+        table=X,
+        changed=np.zeros(n, bool),
+        fills=np.zeros((n + 1, 0)),
+        kinds=kinds,
+        without=without,
+    )
+    for _, step in steps:
+        part = None if part is None else apply_step(step, part)
+    return part
+
+
 def _has_no_range(peeled: Peeled, columns: IntArray) -> bool:
     """Tell whether a varying column has equal quartiles, which one record may separate."""
     table = peeled.features[:, columns]
     quartiles = np.quantile(table, (0.25, 0.75), axis=0)
-    narrow = quartiles[1] - quartiles[0] <= _CONSTANT * table.std(axis=0)
+    narrow = quartiles[1] - quartiles[0] <= CONSTANT * table.std(axis=0)
     robust = any(
         identify(scaler) == "sklearn.RobustScaler" and np.array_equal(own, columns)
         for own, scaler in peeled.scalers
@@ -194,83 +271,91 @@ def _has_no_range(peeled: Peeled, columns: IntArray) -> bool:
     return robust and bool((narrow & (table.std(axis=0) > 0)).any())
 
 
-def _apply(step: Any, part: _Part) -> _Part | None:
+def apply_step(step: Any, part: Part) -> Part | None:
     """Apply a step to a part; None if leaving records out of the step is not supported."""
     if step is None or (isinstance(step, str) and step == "passthrough"):
         return part
     kind = identify(step)
-    if kind in _KINDS:
-        return _KINDS[kind](step, part)
-    if kind in _SPREADS:
-        return _scale(step, part)
-    if part.is_scaled or part.rotated or not is_stateless(step, part.table):
+    if kind in part.kinds:
+        return part.kinds[kind](step, part)
+    if not part.is_fixed or not is_stateless(step, part.table):
         return None
-    return _transform(step, part)
+    return transform(step, part)
 
 
-def _transform(step: Any, part: _Part, changed: BoolArray | None = None) -> _Part | None:
+def transform(step: Any, part: Part, changed: BoolArray | None = None) -> Part | None:
     """Apply a step that most records do not change."""
-    if part.is_scaled or part.rotated:
+    if not part.is_fixed:
         return None
     table = clone_estimator(step).fit_transform(part.table)
     return _put(table, part, part.changed if changed is None else part.changed | changed)
 
 
-def _put(table: Any, part: _Part, changed: BoolArray) -> _Part | None:
+def _put(table: Any, part: Part, changed: BoolArray) -> Part | None:
     """Return a part with another table; None if that is too large."""
-    if np.prod(table.shape) > _MOST_CELLS:
+    if np.prod(table.shape) > MOST_CELLS:
         return None
     table = table.toarray() if hasattr(table, "toarray") else table
     return replace(part, table=table, changed=changed, pieces=())
 
 
-def _scale(step: Any, part: _Part) -> _Part | None:
+def _scale(step: Any, part: Part) -> Part | None:
     clips = getattr(step, "clip", False) or getattr(step, "unit_variance", False)
-    if part.is_scaled or part.rotated or clips or not _is_numeric(part.table):
+    if not part.is_fixed or clips or not is_numeric(part.table):
         return None
     return replace(part, table=np.asarray(part.table, np.float64), scaler=step, pieces=())
 
 
-def _run(step: Any, part: _Part) -> _Part | None:
-    found: _Part | None = part
+def _run(step: Any, part: Part) -> Part | None:
+    found: Part | None = part
     for _, inner in step.steps:
-        found = None if found is None else _apply(inner, found)
+        found = None if found is None else apply_step(inner, found)
     return found
 
 
-def _join(step: Any, part: _Part) -> _Part | None:
+def _join(step: Any, part: Part) -> Part | None:
     """Apply transformers to their columns, and concatenate the results."""
-    if part.is_scaled or part.rotated or step.transformer_weights is not None:
+    parts = apply_transformers(step, part)
+    if not parts or any(each.rotated for each in parts):
+        return None
+    return replace(join_parts(part, parts), pieces=tuple(p for each in parts for p in each.scalers))
+
+
+def apply_transformers(step: Any, part: Part) -> list[Part] | None:
+    """Return what a ``ColumnTransformer`` makes of each group of columns."""
+    if not part.is_fixed or step.transformer_weights is not None:
         return None
     fitted = clone_estimator(step).fit(part.table)
-    parts: list[_Part] = []
+    parts: list[Part] = []
     for name, inner, columns in fitted.transformers_:
         if (isinstance(inner, str) and inner == "drop") or np.size(columns) == 0:
             continue
         given = next((each for own, each, _ in step.transformers if own == name), step.remainder)
         table = _take_columns(part.table, columns)
-        found = None if table is None else _apply(given, replace(part, table=table, pieces=()))
-        if found is None or found.rotated or not _is_numeric(found.table):
+        found = None if table is None else apply_step(given, replace(part, table=table, pieces=()))
+        if found is None or not is_numeric(found.table):
             return None
         parts.append(found)
-    if not parts:
-        return None
+    return parts
+
+
+def join_parts(part: Part, parts: Sequence[Part]) -> Part:
+    """Return a part with the columns of others."""
     return replace(
         part,
         table=np.hstack([np.asarray(each.table, np.float64) for each in parts]),
         changed=np.any([each.changed for each in parts], axis=0),
         fills=np.hstack([each.fills for each in parts]),
-        pieces=tuple(piece for each in parts for piece in each.scalers),
     )
 
 
-def _encode(step: Any, part: _Part) -> _Part | None:
+def _encode(step: Any, part: Part) -> Part | None:
     """Apply an encoder, which changes only with records that alone have a category."""
     counted = ("min_frequency", "max_categories")
     if any(getattr(step, name, None) is not None for name in counted):
         return None
     if not isinstance(step.categories, str):
-        return _transform(step, part)
+        return transform(step, part)
     table = part.table
     alone = np.zeros(count_rows(table), bool)
     for column in range(table.shape[1]):
@@ -278,17 +363,17 @@ def _encode(step: Any, part: _Part) -> _Part | None:
         given = values.astype(np.str_) if values.dtype.kind == "O" else values
         _, place, counts = np.unique(given, return_inverse=True, return_counts=True)
         alone |= counts[place.reshape(-1)] == 1
-    return _transform(step, part, alone)
+    return transform(step, part, alone)
 
 
-def _impute(step: Any, part: _Part) -> _Part | None:
+def impute(step: Any, part: Part) -> Part | None:
     """Impute missing values as without the named record, or with all."""
     counted = step.strategy in ("most_frequent", "constant")  # which also work on texts
-    if part.is_scaled or part.rotated or step.add_indicator or hasattr(part.table, "tocsr"):
+    if not part.is_fixed or step.add_indicator or hasattr(part.table, "tocsr"):
         return None
     if not isinstance(step.missing_values, float) or not np.isnan(step.missing_values):
         return None
-    if not counted and (step.strategy not in _FILLS or not _is_numeric(part.table, gaps=True)):
+    if not counted and (step.strategy not in FILLS or not is_numeric(part.table, gaps=True)):
         return None
     imputer, fills = clone_estimator(step).fit(part.table), [part.fills]
     table = np.asarray(part.table, None if counted else np.float64)
@@ -303,7 +388,7 @@ def _impute(step: Any, part: _Part) -> _Part | None:
             continue
         numbers = np.full(column.size, np.nan)
         numbers[~gaps] = codes if counted else column[~gaps]
-        found = _FILLS[step.strategy](numbers)
+        found = FILLS[step.strategy](numbers)
         fills.append(found[:, None])
         if part.without is not None and not np.isnan(found[part.without]):
             fill = found[part.without]
@@ -329,9 +414,9 @@ def _fill_by_median(column: FloatArray) -> FloatArray:
     there = ~np.isnan(column)
     values = column[there]
     found = np.full(column.size + 1, np.median(values))
-    order = np.argsort(values, kind="stable")
-    ranks = np.argsort(order)
-    found[:-1][there] = _quantile_without(values[order], ranks, 0.5) if values.size > 1 else np.nan
+    left = np.arange(values.size)
+    rest = Filled.complete(values[:, None]).quantile(0, left, 0.5) if left.size > 1 else np.nan
+    found[:-1][there] = rest
     return found
 
 
@@ -346,16 +431,20 @@ def _fill_by_commonest(column: FloatArray) -> FloatArray:
     return found
 
 
-def _rotate(step: Any, part: _Part) -> _Part | None:
+def _rotate(step: Any, part: Part) -> Part | None:
     """Keep columns as they are where all components are kept: that is a rotation."""
-    # arpack drops one component
-    whole = step.n_components is None and not step.whiten and step.svd_solver != "arpack"
-    if part.rotated or not whole or not _is_numeric(part.table):
+    if part.rotated or not is_rotation(step) or not is_numeric(part.table):
         return None
     table = np.asarray(part.table, np.float64)
     if table.shape[1] >= len(table) - 1:
         return None
     return replace(part, table=table, rotated=True)
+
+
+def is_rotation(step: Any) -> bool:
+    """Tell whether a step keeps all principal components as they are."""
+    whole = identify(step) == "sklearn.PCA" and step.n_components is None
+    return bool(whole and not step.whiten and step.svd_solver != "arpack")  # which drops one
 
 
 def _take_columns(X: Any, columns: Any) -> Any:  # noqa: N803
@@ -367,7 +456,8 @@ def _take_columns(X: Any, columns: Any) -> Any:  # noqa: N803
     return X[:, columns] if hasattr(X, "shape") and not hasattr(X, "tocsr") else None
 
 
-def _is_numeric(X: Any, *, gaps: bool = False) -> bool:  # noqa: N803
+def is_numeric(X: Any, *, gaps: bool = False) -> bool:  # noqa: N803
+    """Tell whether a table has numbers alone, or gaps too."""
     if hasattr(X, "tocsr"):
         return False
     try:
@@ -377,7 +467,7 @@ def _is_numeric(X: Any, *, gaps: bool = False) -> bool:  # noqa: N803
     return table.ndim == 2 and (gaps or bool(np.isfinite(table).all()))
 
 
-def _read_scaler(fitted: Any, width: int) -> tuple[FloatArray, FloatArray]:
+def read_scaler(fitted: Any, width: int) -> tuple[FloatArray, FloatArray]:
     """Return what a fitted scaler subtracts, and what it divides by."""
     if identify(fitted) == "sklearn.MinMaxScaler":
         return np.asarray(-fitted.min_ / fitted.scale_), np.asarray(1 / fitted.scale_)
@@ -392,78 +482,84 @@ def _read_scaler(fitted: Any, width: int) -> tuple[FloatArray, FloatArray]:
     )
 
 
-def _standard(scaler: Any, table: FloatArray, records: IntArray) -> FloatArray:
-    if not scaler.with_std:
-        return np.ones((len(records), table.shape[1]))
-    n = len(table)
-    deviations = table - table.mean(axis=0)
+def _standard(scaler: Any, columns: Filled, records: IntArray) -> tuple[FloatArray, FloatArray]:
+    table, gaps, n = columns.table, columns.gaps, len(columns.table)
+    mean = table.mean(axis=0)
+    deviations = table - mean
     squares = (deviations**2).sum(axis=0)
-    left = squares - deviations[records] ** 2 * (n / (n - 1))
+    own, move = deviations[records], columns.move(records)
+    filled = gaps.sum(axis=0) - gaps[records]  # gaps of the other records
+    total = move * filled - own
+    across = (deviations * gaps).sum(axis=0) - own * gaps[records]
+    left = squares - own**2 + move * (2 * across + move * filled) - total**2 / (n - 1)
     lost = left < 0.1 * squares  # a difference of nearly equal numbers is rounding
     for row, column in zip(*np.nonzero(lost), strict=True):
-        others = np.delete(table[:, column], records[row])
+        others = table[:, column] + gaps[:, column] * move[row, column]
+        others = np.delete(others, records[row])
         left[row, column] = np.square(others - others.mean()).sum()
     spread = np.sqrt(np.maximum(left, 0.0) / (n - 1))
-    return np.where(squares > 0, spread, 1.0)
+    centre = mean + total / (n - 1)
+    return (
+        centre if scaler.with_mean else np.zeros_like(centre),
+        np.where((squares > 0) & scaler.with_std, spread, 1.0),
+    )
 
 
-def _min_max(scaler: Any, table: FloatArray, records: IntArray) -> FloatArray:
+def _skip(places: IntArray, ranks: IntArray, size: int) -> IntArray:
+    """Return places among sorted values for places among those without a rank."""
+    return np.asarray(np.clip(places + (places >= ranks), 0, size - 1), np.int64)
+
+
+def _min_max(scaler: Any, columns: Filled, records: IntArray) -> tuple[FloatArray, FloatArray]:
     low, high = scaler.feature_range
-    order = np.sort(table, axis=0)
-    rows = table[records]
-    least = np.where(rows == order[0], order[1], order[0])
-    most = np.where(rows == order[-1], order[-2], order[-1])
-    constant = order[-1] == order[0]
-    return np.asarray(np.where(constant, 1.0, most - least) / (high - low))
+    gaps, rows = columns.gaps, columns.table[records]  # a gap is never filled beyond the range
+    first = np.sort(np.where(gaps, np.inf, columns.table), axis=0)[:2]
+    last = np.sort(np.where(gaps, -np.inf, columns.table), axis=0)[-2:]
+    known = ~gaps[records]
+    least = np.where(known & (rows == first[0]), first[1], first[0])
+    most = np.where(known & (rows == last[1]), last[0], last[1])
+    spread = np.where(last[1] == first[0], 1.0, most - least) / (high - low)
+    return np.asarray(least - low * spread), np.asarray(spread)
 
 
-def _robust(scaler: Any, table: FloatArray, records: IntArray) -> FloatArray:
-    if not scaler.with_scaling:
-        return np.ones((len(records), table.shape[1]))
-    found = np.ones((len(records), table.shape[1]))
-    for column in range(table.shape[1]):
-        order = np.argsort(table[:, column], kind="stable")
-        ranks = np.empty(len(table), np.int64)
-        ranks[order] = np.arange(len(table))
-        low, high = (
-            _quantile_without(table[order, column], ranks[records], share / 100)
-            for share in scaler.quantile_range
+def _robust(scaler: Any, columns: Filled, records: IntArray) -> tuple[FloatArray, FloatArray]:
+    centre, spread = np.empty((2, len(records), columns.table.shape[1]))
+    for column in range(columns.table.shape[1]):
+        low, half, high = (
+            columns.quantile(column, records, share / 100)
+            for share in (scaler.quantile_range[0], 50.0, scaler.quantile_range[1])
         )
-        if table[order[0], column] < table[order[-1], column]:
-            found[:, column] = high - low
-    return found
+        centre[:, column] = half
+        spread[:, column] = high - low if np.ptp(columns.table[:, column]) > 0 else 1.0
+    return (
+        centre if scaler.with_centering else np.zeros_like(centre),
+        spread if scaler.with_scaling else np.ones_like(spread),
+    )
 
 
-def _quantile_without(order: FloatArray, ranks: IntArray, share: float) -> FloatArray:
-    """Return a quantile of sorted values without each rank, by linear interpolation."""
-    place = (len(order) - 2) * share
-    low = int(np.floor(place))
-    high = min(low + 1, len(order) - 2)
-    below, above = (order[each + (each >= ranks)] for each in (low, high))
-    return np.asarray(below + (place - low) * (above - below))
-
-
-_SPREADS: dict[str, Callable[[Any, FloatArray, IntArray], FloatArray]] = {
+# What scalers subtract, and what they divide by, without each record
+SCALERS: dict[str, Callable[[Any, Filled, IntArray], tuple[FloatArray, FloatArray]]] = {
     "sklearn.StandardScaler": _standard,
     "sklearn.MinMaxScaler": _min_max,
     "sklearn.RobustScaler": _robust,
 }
-_FILLS: dict[str, Callable[[FloatArray], FloatArray]] = {
+FILLS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "mean": _fill_by_mean,
     "median": _fill_by_median,
     "most_frequent": _fill_by_commonest,
 }
-_KINDS: dict[str, Callable[[Any, _Part], _Part | None]] = {
+KINDS: dict[str, Callable[[Any, Part], Part | None]] = {
+    **dict.fromkeys(SCALERS, _scale),
     "sklearn.Pipeline": _run,
     "sklearn.ColumnTransformer": _join,
     "sklearn.OneHotEncoder": _encode,
     "sklearn.OrdinalEncoder": _encode,
-    "sklearn.SimpleImputer": _impute,
+    "sklearn.SimpleImputer": impute,
     "sklearn.PCA": _rotate,
 }
 
 
-def describe_steps(peeled: Peeled, refitted: Sequence[int] | IntArray) -> str:
+def describe_steps(steps: Sequence[str], refitted: int) -> str:
     """Describe the steps that records were left out of, and how many were refitted."""
-    some = f"; {len(refitted):,} fitted again" if len(refitted) else ""
-    return f" through {', '.join(peeled.steps)}{some}"
+    some = f"; {refitted:,} fitted again" if refitted else ""
+    return f" through {', '.join(steps)}{some}" if steps else some

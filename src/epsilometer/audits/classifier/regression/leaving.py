@@ -8,8 +8,15 @@ import numpy as np
 
 from epsilometer.audits.classifier.leave_one_out.chosen import choose_records
 from epsilometer.audits.classifier.leave_one_out.linear import RidgeFit
-from epsilometer.audits.classifier.leave_one_out.nearest_neighbours import weigh_by_distance
-from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE, Fits, refit
+from epsilometer.audits.classifier.leave_one_out.mapped import MappedRidge
+from epsilometer.audits.classifier.leave_one_out.maps import peel_maps
+from epsilometer.audits.classifier.leave_one_out.nearest_neighbours import (
+    NearestSearch,
+    is_euclidean,
+    weigh_by_distance,
+)
+from epsilometer.audits.classifier.leave_one_out.refits import PATIENCE, Fits, LeaveOneOut, refit
+from epsilometer.audits.classifier.leave_one_out.scaling import describe_steps
 from epsilometer.audits.classifier.regression.targets import FitRegressor, Targets
 from epsilometer.audits.classifier.sklearn_models import (
     Preprocessing,
@@ -19,7 +26,7 @@ from epsilometer.audits.classifier.sklearn_models import (
 )
 from epsilometer.engine.engines import Engine
 from epsilometer.errors import InvalidArgument
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.types import BoolArray, FloatArray, IntArray
 
 _REFITTED = 2000  # records up to which all are refitted by default
 _DRAWN = 500  # largest number of records to draw from more than that
@@ -80,36 +87,49 @@ def leave_out(
         ('exact: least squares', array([-1.33,  1.29,  3.14,  3.  ]))
     """
     inner = unwrap_pipeline(estimator, X, targets.fitted, preprocessing=preprocessing, seed=seed)
-    read = _EXACT.get(identify(inner.estimator)) if targets.times is None else None
-    exact = read(inner.estimator, inner.features, targets) if read is not None else None
+    exact = None
+    if targets.times is None:
+        read = _EXACT.get(identify(inner.estimator))
+        if read is not None:
+            exact = read(inner.estimator, inner.features, targets)
+        elif preprocessing == "refit":
+            exact = _leave_mapped(estimator, X, targets)
     wanted = records
     if records is None and exact is None and targets.records > _REFITTED:
         drawn = max(_FEWEST, min(_DRAWN, _ROWS // targets.records))
         wanted = f"sample:{drawn}"
     chosen = choose_records(wanted, targets.records, seed=seed)
+    fits = _Refits(FitRegressor(inner.estimator, inner.features, targets), seed)
+
+    def fit_without(some: IntArray) -> LeaveOneOut:
+        return refit(
+            _Leaving(fits),
+            np.arange(targets.records),  # fits are queried by row number
+            targets.values,
+            some,
+            seed=seed,
+            engine=engine,
+            directory=directory,
+            patience=patience,
+        )
+
     if exact is not None:
-        name, full, without = exact
-        full, without = full[chosen.records], without[chosen.records]
+        full, without = exact.full[chosen.records], exact.without[chosen.records]
+        again, path = exact.again[chosen.records], f"exact: {exact.name}{inner.path_suffix}"
+        if again.any():
+            fitted = fit_without(chosen.records[again])
+            full[again], without[again] = fitted.full, fitted.without
+            path += f"; {again.sum():,} fitted again"
         return Left(
             records=chosen.records,
             full=full,
             without=without,
             null=full,
             drawn=chosen.unseen is not None,
-            path=f"exact: {name}{inner.path_suffix}",
+            path=path,
             caveats=inner.caveats,
         )
-    fits = _Refits(FitRegressor(inner.estimator, inner.features, targets), seed)
-    found = refit(
-        _Leaving(fits),
-        np.arange(targets.records),  # fits are queried by row number
-        targets.values,
-        chosen.records,
-        seed=seed,
-        engine=engine,
-        directory=directory,
-        patience=patience,
-    )
+    found = fit_without(chosen.records)
     caveats = [*inner.caveats, *found.caveats]
     if records is None and wanted is not None:
         caveats.append(
@@ -187,11 +207,59 @@ class _Refits(Fits):
             ) from error
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Exact:
+    """Predictions at all records with them and without them, and who needs refits."""
+
+    name: str
+    full: FloatArray
+    without: FloatArray
+    again: BoolArray
+
+
+def _leave_mapped(estimator: Any, X: Any, targets: Targets) -> _Exact | None:  # noqa: N803
+    """Leave records out behind preprocessing that is a linear map of fixed columns."""
+    steps = getattr(estimator, "steps", None)
+    read = _EXACT.get(identify(steps[-1][1])) if isinstance(steps, list) and steps else None
+    mapped = None if read is None else peel_maps(estimator, X, turns=True)
+    if read is None or mapped is None or mapped.filling.any():
+        return None
+    last, found = mapped.last, mapped.map
+    exact = read(last, found.compute(None), targets)
+    neighbours = getattr(last, "n_neighbors", None)
+    if exact is None or (neighbours is not None and not is_euclidean(last)):
+        return None
+    search = None if neighbours is None else NearestSearch(found, int(neighbours))
+    ridge = None
+    if search is None:
+        ridge = MappedRidge(
+            found,
+            targets.values,
+            np.ones(targets.records),
+            penalty=float(getattr(last, "alpha", 0.0)),
+            intercept=bool(last.fit_intercept),
+        )
+    without, again = np.empty_like(exact.full), np.zeros(targets.records, bool)
+    block = found.block if search is None else min(found.block, search.block)
+    for start in range(0, targets.records, block):
+        some = np.arange(start, min(start + block, targets.records))
+        weights = found.weigh(some)
+        if ridge is not None:
+            without[some], safe = ridge.predict(some, weights)
+        elif search is not None:
+            distances, nearest, safe = search.find(some, weights)
+            without[some] = _average(last, targets, distances, nearest)
+        again[some] = ~safe
+    through = describe_steps(mapped.steps, 0)
+    again |= mapped.changed
+    return _Exact(name=exact.name + through, full=exact.full, without=without, again=again)
+
+
 def _leave_least_squares(
     estimator: Any,
     X: Any,  # noqa: N803
     targets: Targets,
-) -> tuple[str, FloatArray, FloatArray] | None:
+) -> _Exact | None:
     """Return predictions from leverages; None if parameters or columns need refits."""
     alpha = getattr(estimator, "alpha", 0.0)
     if hasattr(X, "toarray") or estimator.positive or np.ndim(alpha) != 0:
@@ -215,14 +283,19 @@ def _leave_least_squares(
         penalised=features.shape[1],
     )
     every = np.arange(len(design))
-    return "least squares", fit.predict(design), fit.remove(every, None)
+    return _Exact(
+        name="least squares",
+        full=fit.predict(design),
+        without=fit.remove(every, None),
+        again=np.zeros(len(design), bool),
+    )
 
 
 def _leave_neighbours(
     estimator: Any,
     X: Any,  # noqa: N803
     targets: Targets,
-) -> tuple[str, FloatArray, FloatArray] | None:
+) -> _Exact | None:
     """Return means over the nearest neighbours, with and without each record."""
     k = int(estimator.n_neighbors)
     if estimator.metric == "precomputed" or targets.records <= k + 1:
@@ -234,16 +307,23 @@ def _leave_neighbours(
     stays[stays.all(axis=1), -1] = False  # if it is not among them, the k nearest stay
     shape = (targets.records, k)
 
-    def average(far: FloatArray, near: IntArray) -> FloatArray:
-        weights = weigh_by_distance(far, estimator.weights)[:, :, None]
-        found: FloatArray = (weights * targets.values[near]).sum(axis=1) / weights.sum(axis=1)
-        return found
-
-    return (
-        "k nearest neighbours",
-        average(distances[:, :-1], nearest[:, :-1]),
-        average(distances[stays].reshape(shape), nearest[stays].reshape(shape)),
+    return _Exact(
+        name="k nearest neighbours",
+        full=_average(estimator, targets, distances[:, :-1], nearest[:, :-1]),
+        without=_average(
+            estimator, targets, distances[stays].reshape(shape), nearest[stays].reshape(shape)
+        ),
+        again=np.zeros(targets.records, bool),
     )
+
+
+def _average(
+    estimator: Any, targets: Targets, distances: FloatArray, nearest: IntArray
+) -> FloatArray:
+    """Return weighted means of the neighbours' targets."""
+    weights = weigh_by_distance(distances, estimator.weights)[:, :, None]
+    found: FloatArray = (weights * targets.values[nearest]).sum(axis=1) / weights.sum(axis=1)
+    return found
 
 
 _EXACT = {

@@ -144,9 +144,11 @@ class _Walk:
     def _enter_children(self, part: Any, features: Any) -> None:
         """Follow records into the estimators that a part holds, in sequence where they fit."""
         forms = [features]
-        chosen = getattr(part, "estimators_features_", None) or ()
-        for place, child in enumerate(_list_children(part)):
-            some = select_columns(features, chosen[place]) if place < len(chosen) else None
+        own = getattr(part, "estimators_features_", None) or ()
+        columns = dict(zip(map(id, getattr(part, "estimators_", ())), own, strict=False))
+        for child in _list_children(part):
+            chosen = columns.get(id(child))
+            some = None if chosen is None else select_columns(features, chosen)
             if some is not None:
                 self.keep("training rows", some)
                 self.enter(child, some)

@@ -205,7 +205,7 @@ INSIDE: dict[str, Any] = {
     ),
     "a stack": lambda leaf: StackingClassifier([("a", shrub(leaf)), ("b", GaussianNB())], cv=2),
     "calibrated": lambda leaf: CalibratedClassifierCV(shrub(leaf), cv=2, ensemble=False),
-    "bags": lambda leaf: BaggingClassifier(shrub(leaf), 9, max_features=3, random_state=0),
+    "bags": lambda leaf: BaggingClassifier(shrub(leaf), 2, max_features=3, random_state=0),
     "boosted": lambda leaf: AdaBoostClassifier(shrub(leaf), n_estimators=5, random_state=0),
     "a search": lambda leaf: GridSearchCV(bins(), {"min_samples_leaf": [leaf]}, cv=2),
 }

@@ -11,8 +11,16 @@ from epsilometer.audits.classifier.rebuilding import rebuild_records
 from epsilometer.findings import RuleFinding
 
 pytest.importorskip("sklearn")
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.dummy import DummyRegressor
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    BaggingRegressor,
+    StackingClassifier,
+)
+from sklearn.feature_selection import RFE
 from sklearn.linear_model import (
     ARDRegression,
     BayesianRidge,
@@ -30,6 +38,7 @@ from sklearn.linear_model import (
     Perceptron,
     PoissonRegressor,
     QuantileRegressor,
+    RANSACRegressor,
     Ridge,
     RidgeClassifier,
     SGDClassifier,
@@ -38,6 +47,7 @@ from sklearn.linear_model import (
     TweedieRegressor,
 )
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC, LinearSVR
@@ -81,6 +91,8 @@ UNSOLVED: dict[str, tuple[Any, Any]] = {
     "stochastic": (SGDRegressor(), NUMBERS),
     "a spatial median": (TheilSenRegressor(), NUMBERS),
     "angles": (Lars(), NUMBERS),
+    "bags": (BaggingRegressor(LinearRegression(), 3, random_state=0), NUMBERS),
+    "without outliers": (RANSACRegressor(random_state=0), NUMBERS),
     "no intercept": (Ridge(fit_intercept=False), NUMBERS),
     "several tasks": (MultiTaskLasso(0.05), np.column_stack([NUMBERS, COUNTS])),
 }
@@ -90,6 +102,10 @@ CLASSES: dict[str, Any] = {
     "hinges": LinearSVC(loss="hinge"),
     "all at once": LinearSVC(multi_class="crammer_singer"),
     "pairs": OneVsOneClassifier(RidgeClassifier()),
+    "bags": BaggingClassifier(RidgeClassifier(), 3, random_state=0),
+    "folds": CalibratedClassifierCV(LogisticRegression(), cv=3),
+    "weights": AdaBoostClassifier(LogisticRegression(**PRECISE), n_estimators=2, random_state=0),
+    "answers of folds": StackingClassifier([("a", GaussianNB())], LogisticRegression(**PRECISE)),
 }
 RULES = {"file": "no record in the model's file", "api": "no record computed from answers"}
 
@@ -131,6 +147,11 @@ def test_the_reason_is_said() -> None:
     found = rebuild_records(Ridge(fit_intercept=False).fit(X, NUMBERS), X, NUMBERS)
     assert found is not None
     assert "of Ridge, which has no intercept, a record follows up to a factor" in found.why
+
+
+def test_selected_columns_are_given_away() -> None:
+    codes = (NUMBERS > 0).astype(np.int64)
+    assert audit(RFE(RidgeClassifier(), n_features_to_select=2), codes, "file") == "fail"
 
 
 def test_each_class_against_the_others_gives_records_away() -> None:

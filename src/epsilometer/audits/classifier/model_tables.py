@@ -153,7 +153,10 @@ class _Walk:
                 self.keep("training rows", some)
                 self.enter(child, some)
                 continue
-            for form in [each for each in forms[:4] if _fits(child, each)]:
+            fitting = [each for each in forms[:4] if _fits(child, each)]
+            if not fitting and (after := _apply(part, features)) is not None:
+                fitting = [after] if _fits(child, after) else []  # such as a selection of columns
+            for form in fitting:
                 self.enter(child, form)
                 if hasattr(child, "transform") and (after := _apply(child, form)) is not None:
                     self.keep("transformed training rows", after)

@@ -31,6 +31,12 @@ _FACTOR = (
     "of {}, which has no intercept, a record follows up to a factor: whoever knows one of its "
     "numbers computes the others"
 )
+_OFF = (
+    "of {}, computing them failed: its coefficients are not the solution for all records, so it "
+    "was fitted to some of them, with weights or to other columns"
+)
+_OFTEN = 3  # gradients of a usual record, by which the sum of all is off where the data are others
+_LOOSE = 10  # times the tolerance of a solver, by which a sum is off where they are the same
 _OTHERS = "of {}, computing them failed: it separates other classes than those of the records"
 
 
@@ -160,7 +166,18 @@ def _rebuild(
         with np.errstate(divide="ignore", invalid="ignore"):
             guesses = [gradient / at_intercept[rows, largest][:, None]]
     hits = max(_count_hits(each[:, known] / spread, true) for each in guesses)
+    if not hits and _is_off(linear, model, total[:, known], np.abs(features[:, known])):
+        return Rebuilt(0, 0, _OFF.format(type(model).__name__))
     return Rebuilt(hits, tried.size)
+
+
+def _is_off(linear: _Linear, model: Any, total: FloatArray, sizes: FloatArray) -> bool:
+    """Tell whether gradients do not sum to 0, by more than a solver's tolerance explains."""
+    usual = np.median(np.abs(linear.residuals).max(axis=1) * sizes.max(axis=1))
+    name, loose = identify(model), 0.0
+    if name in _TOLERANT:
+        loose = _LOOSE * model.tol * (linear.scale.sum() if "Logistic" in name else 1.0)
+    return bool(np.abs(total).max() > max(_OFTEN * usual, loose))
 
 
 def _rebuild_by_outputs(
@@ -419,14 +436,15 @@ _SUPPORT = ("sklearn.LinearSVC", "sklearn.LinearSVR")
 _HUBER = ("sklearn.HuberRegressor",)
 _DEVIANCE = tuple(f"sklearn.{name}Regressor" for name in ("Poisson", "Gamma", "Tweedie"))
 _SQUARES = tuple(f"sklearn.{name}" for name in ("LinearRegression", "Ridge", "RidgeCV"))
+_LOGISTIC = ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV")
+_TOLERANT = (*_LOGISTIC, *_HUBER, *_DEVIANCE)
 _LOSSES: dict[str, Callable[[Any, FloatArray, FloatArray], FloatArray | None]] = {
     **dict.fromkeys(_HUBER, _huber_loss),
     **dict.fromkeys(_DEVIANCE, _deviance_loss),
     "sklearn.LinearSVR": _support_loss,
 }
 _READERS: dict[str, Callable[[Any, FloatArray, Any], _Linear | str]] = {
-    "sklearn.LogisticRegression": _read_logistic,
-    "sklearn.LogisticRegressionCV": _read_logistic,
+    **dict.fromkeys(_LOGISTIC, _read_logistic),
     "sklearn.RidgeClassifier": _read_ridge,
     "sklearn.RidgeClassifierCV": _read_ridge,
     "sklearn.LinearSVC": _read_svc,

@@ -80,6 +80,7 @@ SOLVED: dict[str, tuple[Any, Any]] = {
     "lasso by angles": (LassoLars(0.02), NUMBERS),
     "chosen lasso": (LassoLarsIC(), NUMBERS),
     "pursuit": (OrthogonalMatchingPursuit(n_nonzero_coefs=2), NUMBERS),
+    "sparse lasso": (Lasso(0.15, tol=1e-10), NUMBERS),
     "elastic": (ElasticNet(0.05, tol=1e-10), NUMBERS),
     "positive": (LinearRegression(positive=True), NUMBERS),
     "positive ridge": (Ridge(positive=True), NUMBERS),

@@ -35,6 +35,7 @@ _OFF = (
     "of {}, computing them failed: its coefficients are not the solution for all records, so it "
     "was fitted to some of them, with weights or to other columns"
 )
+_ZERO = 1e-9  # share of the largest coefficient below which one is 0
 _OFTEN = 3  # gradients of a usual record, by which the sum of all is off where the data are others
 _LOOSE = 10  # times the tolerance of a solver, by which a sum is off where they are the same
 _OTHERS = "of {}, computing them failed: it separates other classes than those of the records"
@@ -341,6 +342,10 @@ def _read_regression(model: Any, features: FloatArray, targets: FloatArray) -> _
     if not model.fit_intercept:
         return _FACTOR
     name, coefficients = identify(model), np.reshape(model.coef_, (1, -1))
+    tiny = np.abs(coefficients) <= _ZERO * np.abs(coefficients).max()
+    coefficients = np.where(
+        tiny, 0.0, coefficients
+    )  # as answers tell them, a 0 has rounding errors
     decision = (features @ coefficients.T + np.ravel(model.intercept_))[:, 0]
     residuals = _LOSSES.get(name, _square_loss)(model, decision, targets)
     if residuals is None:

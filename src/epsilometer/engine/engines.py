@@ -5,6 +5,7 @@ crash in native code) or hangs loses the units it held. Those are retried; a uni
 nothing else is running is the cause.
 """
 
+import functools
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -72,19 +73,22 @@ class InProcess:
     def outcomes(self, call: Call, units: Iterable[int]) -> Outcomes:
         """Yield outcomes in the order of ``units``."""
         board = find_board()
-        controller, modules = ThreadpoolController(), len(sys.modules)
         for unit in units:
-            if len(sys.modules) != modules:  # a unit may have started threads
-                controller, modules = ThreadpoolController(), len(sys.modules)
             lease = Lease({unit: None}, "this process")
             board.open(lease)
             try:
-                with controller.limit(limits=1):
+                with _find_libraries(len(sys.modules)).limit(limits=1):
                     outcome = attempt(call, unit)
             finally:
                 board.close(lease)
             board.note(outcome.seconds)
             yield outcome
+
+
+@functools.lru_cache(maxsize=1)
+def _find_libraries(modules: int) -> ThreadpoolController:
+    """Return what limits threads; searched for again where more modules are loaded."""
+    return ThreadpoolController()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -206,7 +206,7 @@ NESTED: dict[str, tuple[Callable[[], Any], str]] = {
     "stacking": (lambda: StackingClassifier([("a", scaled(near())), ("b", GaussianNB())]), "rows"),
     "bagging": (lambda: BaggingClassifier(scaled(near()), n_estimators=3), "rows"),
     "bagging of columns": (
-        lambda: BaggingClassifier(near(), n_estimators=3, max_features=0.6, max_samples=0.5),
+        lambda: BaggingClassifier(near(), 3, max_features=0.6, max_samples=0.5, random_state=0),
         "rows",
     ),
     "searching": (

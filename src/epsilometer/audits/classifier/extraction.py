@@ -14,7 +14,7 @@ import numpy as np
 from epsilometer.audits.classifier.attacks.shadows import show_logs
 from epsilometer.audits.classifier.leaks import Leak
 from epsilometer.audits.classifier.model_tables import follow_records
-from epsilometer.audits.classifier.rebuilding import Rebuilt, rebuild_records
+from epsilometer.audits.classifier.rebuilding import Rebuilt, rebuild_records, uses_logs
 from epsilometer.audits.classifier.sklearn_models import identify, predict_logs, take_rows
 from epsilometer.types import FloatArray, IntArray
 
@@ -44,7 +44,8 @@ def compute_from_answers(
     """Return what an API's answers reveal about single records to an adversary with all others.
 
     Guarantee: every record that is counted was computed from answers as they are shown.
-    Assumption: the adversary knows how the model was trained. Models that are not linear are
+    Assumption: the adversary knows how the model was trained, and the strength of its penalty, also
+        where that was chosen by the data. Models that are not linear are
         skipped. A linear model is reported as *unread* if its coefficients reveal records but
         could not be computed from its answers here: others may succeed.
 
@@ -68,6 +69,8 @@ def compute_from_answers(
     for place, (estimator, features) in enumerate(follow_records(model, X).reached):
         name = type(estimator).__name__
         held = rebuild_records(estimator, features, codes, seed=seed)
+        if held is not None and held.why:
+            leaks.append(_describe_untried(held))
         if held is None or not held.hits:
             continue  # not linear, or not solved precisely enough to compute records
         told, asked = None, []
@@ -112,11 +115,15 @@ def compute_from_numbers(
     leaks = []
     for estimator, features in follow_records(model, X).reached:
         held = rebuild_records(estimator, features, targets, seed=seed)
+        if held is not None and held.why:
+            leaks.append(_describe_untried(held))
         if held is None or not held.hits:
             continue
         told = np.asarray(answers, np.float64).reshape(len(targets), -1)
         found = []
         if told.shape[1] == len(np.atleast_2d(estimator.coef_)):
+            if uses_logs(estimator):
+                told = np.log(np.maximum(told, np.finfo(np.float64).tiny))
             rows = np.flatnonzero(np.isfinite(told).all(axis=1))[:_ASKED]
             asked = _Asked(features, told, rows, np.ones(rows.size))
             solved = _solve_coefficients(estimator, features, asked)
@@ -138,6 +145,12 @@ def _describe(name: str, tried: int, found: Sequence[Rebuilt | None], of: int) -
         f"Anyone with the coefficients of {name} and all other records computes the "
         f"missing one. {_UNREAD[bool(found)]}"
     )
+    return Leak(kind="unread", records=0, finding=said)
+
+
+def _describe_untried(held: Rebuilt) -> Leak:
+    """Describe a linear model from whose coefficients no records were computed."""
+    said = f"Answers may reveal coefficients, from which records may follow: {held.why}."
     return Leak(kind="unread", records=0, finding=said)
 
 

@@ -359,7 +359,7 @@ class PartResults(PublishedResults):
     def _caveats(self) -> tuple[str, ...]:
         found = self.found["leave-one-out"]
         caveats = [*self.task.subject.caveats, *map(str, found["caveats"].tolist())]
-        caveats += self._list_unmeasured()
+        caveats += [*self._list_unmeasured(), *self._describe_groups()]
         if hidden := self._count_hidden()[1]:
             caveats.append(
                 f"Training is random: {hidden:,} records above the limit move predictions by less "

@@ -451,6 +451,8 @@ class _Search:
             rebuilt = rebuild_records(estimator, features, known, seed=seed)
             if rebuilt is None:
                 untried.append(name)
+            elif rebuilt.why:
+                self.add("unread", self.n, f"Records may follow from coefficients: {rebuilt.why}.")
             elif rebuilt.hits:
                 self.add(
                     "rebuilt",

@@ -144,14 +144,19 @@ class _Walk:
     def _enter_children(self, part: Any, features: Any) -> None:
         """Follow records into the estimators that a part holds, in sequence where they fit."""
         forms = [features]
-        chosen = getattr(part, "estimators_features_", None) or ()
-        for place, child in enumerate(_list_children(part)):
-            some = select_columns(features, chosen[place]) if place < len(chosen) else None
+        own = getattr(part, "estimators_features_", None) or ()
+        columns = dict(zip(map(id, getattr(part, "estimators_", ())), own, strict=False))
+        for child in _list_children(part):
+            chosen = columns.get(id(child))
+            some = None if chosen is None else select_columns(features, chosen)
             if some is not None:
                 self.keep("training rows", some)
                 self.enter(child, some)
                 continue
-            for form in [each for each in forms[:4] if _fits(child, each)]:
+            fitting = [each for each in forms[:4] if _fits(child, each)]
+            if not fitting and (after := _apply(part, features)) is not None:
+                fitting = [after] if _fits(child, after) else []  # such as a selection of columns
+            for form in fitting:
                 self.enter(child, form)
                 if hasattr(child, "transform") and (after := _apply(child, form)) is not None:
                     self.keep("transformed training rows", after)

@@ -18,7 +18,12 @@ from epsilometer._files import write_whole
 from epsilometer.audits.classifier.advice import RECORDS
 from epsilometer.audits.classifier.attacks.evaluation import DELTA, RecordScores, bound_one_run
 from epsilometer.audits.classifier.attacks.shadow_attacks import ATTACKS
-from epsilometer.audits.classifier.groups import GroupedRisk, compare_groups
+from epsilometer.audits.classifier.groups import (
+    GroupedRisk,
+    compare_groups,
+    describe_left_out,
+    read_groups,
+)
 from epsilometer.audits.classifier.kinds import check_kind
 from epsilometer.audits.classifier.leaks import Leak, read_leaks
 from epsilometer.audits.classifier.release import (
@@ -184,7 +189,7 @@ class PublishedTask:
                 f"Expected {size} names of records in record_names, got {len(names)}."
             )
         clone_with_seed(subject.estimator, request.seed)  # refuses estimators without clone
-        self.groups = _read_groups(subject.groups, size)
+        self.groups = read_groups(subject.groups, size)
         self.content = None if subject.model_file is None else read_model_file(subject.model_file)
         self.confidence, self.seed = request.confidence, request.seed
         self.delta = DELTA if request.delta is None else request.delta
@@ -232,18 +237,6 @@ def read_model_file(path: Any) -> bytes:
         raise InvalidArgument(
             f"Expected model_file that can be read, got {str(path)!r}: {error.strerror}."
         ) from error
-
-
-def _read_groups(groups: Mapping[str, ArrayLike] | None, n: int) -> dict[str, NDArray[np.str_]]:
-    """Return the groups of all records by column, as texts."""
-    arrays = {name: np.asarray(values).astype(np.str_) for name, values in (groups or {}).items()}
-    for column, array in arrays.items():
-        if array.shape != (n,):
-            raise InvalidArgument(
-                f"Expected a group for each of {n} records in groups[{column!r}], got shape "
-                f"{array.shape}."
-            )
-    return arrays
 
 
 def fingerprint_inputs(task: PublishedTask, targets: Any) -> dict[str, str]:
@@ -496,22 +489,29 @@ class PublishedResults:
         )
 
     def _group_risks(self, attacks: Sequence[MembershipFinding]) -> tuple[GroupRisk, ...]:
+        return compare_groups(self._find_groups(attacks))
+
+    def _describe_groups(self) -> list[str]:
+        """Return caveats on groups that are too small to be compared."""
+        return describe_left_out(self._find_groups(()))
+
+    def _find_groups(self, attacks: Sequence[MembershipFinding]) -> GroupedRisk:
         task, names = self.task, self.task.subject.attack_names
         strongest = max(
-            zip(attacks, names, strict=True), key=lambda pair: pair[0].auc, default=None
+            zip(attacks, names, strict=False), key=lambda pair: pair[0].auc, default=None
         )
         own = {} if self.classes is None else {"class": self.classes}
-        return compare_groups(
-            GroupedRisk(
-                columns={**own, **task.groups},
-                records=self.found["leave-one-out"]["records"],
-                risk=self.risk,
-                limit=task.subject.limit,
-                scores=None if strongest is None else partial(self._split, strongest[1]),
-                member=None if strongest is None else self.found["attacks"]["member"][0],
-                attacked=task.attacked,
-                confidence=task.confidence,
-            )
+        return GroupedRisk(
+            columns={**own, **task.groups},
+            records=self.found["leave-one-out"]["records"],
+            risk=self.risk,
+            limit=task.subject.limit,
+            scores=None if strongest is None else partial(self._split, strongest[1]),
+            member=None if strongest is None else self.found["attacks"]["member"][0],
+            attacked=task.attacked,
+            confidence=task.confidence,
+            screened=self.found["leave-one-out"].get("screened"),
+            attacks=max(len(attacks), 1),
         )
 
     def _list_cites(self, first: Sequence[str], *then: str) -> tuple[str, ...]:

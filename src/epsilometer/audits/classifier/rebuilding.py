@@ -22,13 +22,37 @@ _TRIED = 300  # largest number of records to try
 _OUTPUTS = 8  # largest number of outputs to try
 _CLOSE = 0.05  # standard deviations of a column by which a rebuilt value may be off
 _CHANCE = 1e-3  # probability below which hits are not attributed to chance
+_STATISTICS = ("sklearn.LinearDiscriminantAnalysis",)  # computed from means, which are remarked on
+_UNSOLVED = (
+    "of {}, computing them was not tried: with these settings its coefficients are not the "
+    "solution of equations that are solved here"
+)
+_FACTOR = (
+    "of {}, which has no intercept, a record follows up to a factor: whoever knows one of its "
+    "numbers computes the others"
+)
+_OFF = (
+    "of {}, computing them failed: its coefficients are not the solution for all records, so it "
+    "was fitted to some of them, with weights or to other columns"
+)
+_ZERO = 1e-9  # share of the largest coefficient below which one is 0
+_OFTEN = 3  # gradients of a usual record, by which the sum of all is off where the data are others
+_LOOSE = 10  # times the tolerance of a solver, by which a sum is off where they are the same
+_OTHERS = "of {}, computing them failed: it separates other classes than those of the records"
 
 
 class Rebuilt(NamedTuple):
-    """How many records were rebuilt, and how many were tried; 0 if chance explains the hits."""
+    """How many records were rebuilt, and how many were tried; 0 if chance explains the hits.
+
+    Attributes:
+        hits: Number of records that were rebuilt.
+        tried: Number of records that were tried.
+        why: Why none could be tried, though the coefficients of a linear model are known.
+    """
 
     hits: int
     tried: int
+    why: str = ""
 
 
 class _Linear(NamedTuple):
@@ -56,6 +80,8 @@ def rebuild_records(
 ) -> Rebuilt | None:
     """Rebuild up to 300 records from a fitted linear model; None for other models.
 
+    Equations of smooth losses are solved; ``why`` names models that have none which are solved.
+
     A record counts as rebuilt if each column is within 5 % of its standard deviation. With few
     columns that also happens by chance, and hits that chance explains are not counted. ``codes``
     are positions of classes or, for a regressor, its targets. Each of several outputs is tried as
@@ -64,30 +90,61 @@ def rebuild_records(
     Example:
         >>> from sklearn.linear_model import RidgeClassifier
         >>> X, y = np.random.default_rng(0).normal(size=(50, 3)), np.arange(50) % 2
-        >>> rebuild_records(RidgeClassifier().fit(X, y), X, y)
-        Rebuilt(hits=50, tried=50)
+        >>> rebuild_records(RidgeClassifier().fit(X, y), X, y).hits
+        50
     """
     if codes.ndim == 2:
         return _rebuild_by_outputs(model, reached, codes, seed=seed)
-    read = _READERS.get(identify(model))
-    features = reached
-    if read is not None and hasattr(reached, "tocsr") and hasattr(model, "coef_"):
+    if codes.dtype.kind == "i" and codes.max() > 1 and _is_binary(model):
+        return _rebuild_by_classes(model, reached, codes, seed=seed)
+    model, features = _drop_empty(model, reached)
+    width = getattr(features, "shape", ())[1:]
+    shape = np.shape(getattr(model, "coef_", ()))
+    if not shape or shape[-1:] != width or identify(model) in _STATISTICS:
+        return None
+    linear: _Linear | str | None = _UNSOLVED
+    if identify(model) in _READERS:
+        linear = _read_linear(model, features, codes)
+    if isinstance(linear, str):
+        return Rebuilt(0, 0, linear.format(type(model).__name__))
+    return None if linear is None else _rebuild(linear, model, features, codes, seed=seed)
+
+
+def _drop_empty(model: Any, reached: Any) -> tuple[Any, Any]:
+    """Return a model with dense coefficients, without empty columns of sparse features."""
+    coefficients: Any = getattr(model, "coef_", None)
+    if hasattr(coefficients, "toarray"):
+        coefficients = coefficients.toarray()
+    if not isinstance(coefficients, np.ndarray) or identify(model) not in _READERS:
+        return model, reached
+    model, features = copy.copy(model), reached
+    if hasattr(reached, "tocsr"):
         used = np.flatnonzero(np.diff(reached.tocsc().indptr))  # empty columns have no effect
-        features, model = reached.tocsr()[:, used].toarray(), copy.copy(model)
-        model.coef_ = model.coef_[..., used]
+        features, coefficients = reached.tocsr()[:, used].toarray(), coefficients[..., used]
+    model.coef_ = coefficients
+    return model, features
+
+
+def _read_linear(model: Any, reached: Any, codes: IntArray | FloatArray) -> _Linear | str | None:
+    """Return the equations of a model, why there are none, or None if they are not about these."""
     try:
-        features = np.asarray(features, np.float64)
+        features = np.asarray(reached, np.float64)
     except (TypeError, ValueError):
         return None
-    if read is None or features.ndim != 2 or features.shape[0] != codes.size:
+    if features.ndim != 2 or features.shape[0] != codes.size:
         return None
-    if np.shape(getattr(model, "coef_", ()))[-1:] != features.shape[1:]:
-        return None
-    linear = read(model, features, codes)
-    if linear is None or not linear.known.any():
-        return None
+    return _READERS[identify(model)](model, features, codes)
+
+
+def _rebuild(
+    linear: _Linear, model: Any, reached: Any, codes: IntArray | FloatArray, *, seed: int
+) -> Rebuilt:
+    """Compute records from the equations of a model, and count those that are right."""
+    features = np.asarray(reached, np.float64)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(6,)))
     tried = rng.permutation(len(features))[:_TRIED]
+    if not linear.known.any():
+        return Rebuilt(0, tried.size)  # all coefficients are 0
     total = linear.residuals.T @ features + linear.penalty  # 0 at the minimum
     own = linear.residuals[tried]
     known = linear.known & (features.std(axis=0) > 0)
@@ -110,7 +167,18 @@ def rebuild_records(
         with np.errstate(divide="ignore", invalid="ignore"):
             guesses = [gradient / at_intercept[rows, largest][:, None]]
     hits = max(_count_hits(each[:, known] / spread, true) for each in guesses)
+    if not hits and _is_off(linear, model, total[:, known], np.abs(features[:, known])):
+        return Rebuilt(0, 0, _OFF.format(type(model).__name__))
     return Rebuilt(hits, tried.size)
+
+
+def _is_off(linear: _Linear, model: Any, total: FloatArray, sizes: FloatArray) -> bool:
+    """Tell whether gradients do not sum to 0, by more than a solver's tolerance explains."""
+    usual = np.median(np.abs(linear.residuals).max(axis=1) * sizes.max(axis=1))
+    name, loose = identify(model), 0.0
+    if name in _TOLERANT:
+        loose = _LOOSE * model.tol * (linear.scale.sum() if "Logistic" in name else 1.0)
+    return bool(np.abs(total).max() > max(_OFTEN * usual, loose))
 
 
 def _rebuild_by_outputs(
@@ -126,6 +194,26 @@ def _rebuild_by_outputs(
                 setattr(one, name, values[place])
         found.append(rebuild_records(one, reached, targets[:, place], seed=seed))
     return max((each for each in found if each), key=lambda each: each.hits, default=None)
+
+
+def _is_binary(model: Any) -> bool:
+    """Tell whether a linear classifier separates two classes."""
+    return len(getattr(model, "classes_", ())) == 2 and identify(model) in _READERS
+
+
+def _rebuild_by_classes(
+    model: Any, reached: Any, codes: IntArray | FloatArray, *, seed: int
+) -> Rebuilt:
+    """Rebuild records from a classifier of two classes among more: each against all others."""
+    every = np.arange(min(int(codes.max()) + 1, _OUTPUTS))
+    tries = (
+        rebuild_records(model, reached, (codes == each).astype(np.int64), seed=seed)
+        for each in every
+    )
+    best = max((each for each in tries if each), key=lambda each: each.hits, default=None)
+    if best is None or not best.hits:  # it may be one of each pair of classes
+        return Rebuilt(0, 0, _OTHERS.format(type(model).__name__))
+    return best
 
 
 def _solve_residuals(
@@ -180,16 +268,16 @@ def _count_hits(rebuilt: FloatArray, true: FloatArray) -> int:
     return hits if by_chance <= _CHANCE else 0
 
 
-def _read_logistic(model: Any, features: FloatArray, codes: IntArray) -> _Linear | None:
+def _read_logistic(model: Any, features: FloatArray, codes: IntArray) -> _Linear | str:
     strengths = {float(each) for each in np.ravel(getattr(model, "C_", getattr(model, "C", 1.0)))}
     ratios: Any = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", None))
     shares = {float(each or 0.0) for each in np.ravel(ratios)}
     if len(strengths) != 1 or len(shares) != 1:
-        return None  # a different penalty for each class
+        return _UNSOLVED  # a different penalty for each class
     c, l1 = strengths.pop(), shares.pop()
     many = len(model.coef_) > 1
     if codes.max() + 1 != (len(model.coef_) if many else 2):
-        return None  # the model has other classes
+        return _OTHERS
     decision = features @ model.coef_.T + model.intercept_
     weights = _weigh_records(model, codes)
     if not many:
@@ -225,13 +313,13 @@ def _find_intercept_penalty(model: Any, *, l1: float = 0.0) -> FloatArray | None
     """Return the gradient of the penalty on intercepts, which only liblinear has."""
     if not model.fit_intercept:
         return None
-    penalised = identify(model) == "sklearn.LinearSVC" or model.solver == "liblinear"
+    penalised = identify(model) in _SUPPORT or model.solver == "liblinear"
     held = model.intercept_ / model.intercept_scaling
     gradient = ((1 - l1) * held + l1 * np.sign(held)) / model.intercept_scaling
     return np.asarray(gradient if penalised else 0.0)
 
 
-def _read_ridge(model: Any, features: FloatArray, codes: IntArray) -> _Linear | None:
+def _read_ridge(model: Any, features: FloatArray, codes: IntArray) -> _Linear | str:
     coefficients = np.atleast_2d(model.coef_)
     decision = features @ coefficients.T + model.intercept_
     places = np.arange(2, 3) - 1 if len(coefficients) == 1 else np.arange(len(coefficients))
@@ -247,30 +335,86 @@ def _read_ridge(model: Any, features: FloatArray, codes: IntArray) -> _Linear | 
     )
 
 
-def _read_regression(model: Any, features: FloatArray, targets: FloatArray) -> _Linear | None:
-    """Read least squares of one target, with an l2 or l1 penalty."""
-    if not model.fit_intercept or targets.ndim != 1 or np.size(model.coef_) != features.shape[1]:
-        return None
-    coefficients = np.reshape(model.coef_, (1, -1))
-    decision = features @ coefficients.T + np.ravel(model.intercept_)
-    penalty = np.ravel(getattr(model, "alpha_", getattr(model, "alpha", 0.0)))[0]
-    share, known = 0.0, np.ones(features.shape[1], bool)
-    if identify(model) in _ABSOLUTE:
-        share = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
-        known, penalty = coefficients[0] != 0, penalty * targets.size
+def _read_regression(model: Any, features: FloatArray, targets: FloatArray) -> _Linear | str:
+    """Read the loss of one target, with an l2 or l1 penalty."""
+    if targets.ndim != 1 or np.size(model.coef_) != features.shape[1]:
+        return _UNSOLVED
+    if not model.fit_intercept:
+        return _FACTOR
+    name, coefficients = identify(model), np.reshape(model.coef_, (1, -1))
+    tiny = np.abs(coefficients) <= _ZERO * np.abs(coefficients).max()
+    coefficients = np.where(
+        tiny, 0.0, coefficients
+    )  # as answers tell them, a 0 has rounding errors
+    decision = (features @ coefficients.T + np.ravel(model.intercept_))[:, 0]
+    residuals = _LOSSES.get(name, _square_loss)(model, decision, targets)
+    if residuals is None:
+        return _UNSOLVED
+    known = (coefficients[0] != 0) | (name not in _ABSOLUTE)
+    if getattr(model, "positive", False) or name in _SELECTING:
+        known = coefficients[0] != 0  # others are held at 0
     return _Linear(
-        decision - targets[:, None],
-        penalty * ((1 - share) * coefficients + share * np.sign(coefficients)),
-        np.zeros(1),
-        known,
+        residuals[:, None],
+        _find_penalty(model, coefficients, targets.size),
+        _find_intercept_penalty(model) if name in _SUPPORT else np.zeros(1),
+        np.asarray(known),
         np.ones(targets.size),
         "squares",
     )
 
 
-def _read_svc(model: Any, features: FloatArray, codes: IntArray) -> _Linear | None:
+def _find_penalty(model: Any, coefficients: FloatArray, n: int) -> FloatArray:
+    """Return the gradient of a regressor's penalty on coefficients."""
+    name = identify(model)
+    if name in _BAYESIAN:
+        return np.asarray(coefficients * model.lambda_ / model.alpha_)
+    if name in _SUPPORT:
+        return coefficients
+    strength = float(np.ravel(getattr(model, "alpha_", getattr(model, "alpha", 0.0)))[0])
+    if name in _ABSOLUTE:
+        share = 1.0 if "Lasso" in name else getattr(model, "l1_ratio_", model.l1_ratio)
+        both = (1 - share) * coefficients + share * np.sign(coefficients)
+        return np.asarray(strength * n * both)
+    return strength * (2 if name in _HUBER else 1) * coefficients
+
+
+def _square_loss(model: Any, decision: FloatArray, targets: FloatArray) -> FloatArray:
+    return decision - targets
+
+
+def _huber_loss(model: Any, decision: FloatArray, targets: FloatArray) -> FloatArray:
+    apart = (decision - targets) / model.scale_
+    return np.asarray(2 * np.clip(apart, -model.epsilon, model.epsilon))
+
+
+def _deviance_loss(model: Any, decision: FloatArray, targets: FloatArray) -> FloatArray:
+    """Return the gradient of half the mean deviance, whose variance is a power of the mean."""
+    power = float({"PoissonRegressor": 1, "GammaRegressor": 2}.get(type(model).__name__, 0))
+    power = float(getattr(model, "power", power))
+    logs = uses_logs(model)
+    mean = np.exp(decision) if logs else decision
+    slope = mean if logs else 1.0
+    return np.asarray((mean - targets) * mean**-power * slope / targets.size)
+
+
+def uses_logs(model: Any) -> bool:
+    """Tell whether a regressor's coefficients give the logarithm of its predictions."""
+    if identify(model) == "sklearn.TweedieRegressor":
+        return bool(model.link == "log" or (model.link == "auto" and model.power > 0))
+    return identify(model) in _DEVIANCE
+
+
+def _support_loss(model: Any, decision: FloatArray, targets: FloatArray) -> FloatArray | None:
+    if model.loss != "squared_epsilon_insensitive":
+        return None  # its slope jumps at records whose share in the sum is not known
+    apart = decision - targets
+    beyond = np.maximum(np.abs(apart) - model.epsilon, 0.0)
+    return np.asarray(2 * model.C * np.sign(apart) * beyond)
+
+
+def _read_svc(model: Any, features: FloatArray, codes: IntArray) -> _Linear | str:
     if model.loss != "squared_hinge" or model.penalty != "l2" or model.multi_class != "ovr":
-        return None
+        return _UNSOLVED
     decision = features @ model.coef_.T + model.intercept_
     places = np.arange(2, 3) - 1 if len(model.coef_) == 1 else np.arange(len(model.coef_))
     sides = np.where(codes[:, None] == places, 1.0, -1.0)
@@ -285,15 +429,29 @@ def _read_svc(model: Any, features: FloatArray, codes: IntArray) -> _Linear | No
     )
 
 
-_ABSOLUTE = tuple(f"sklearn.{name}" for name in ("Lasso", "LassoCV", "ElasticNet", "ElasticNetCV"))
-_READERS: dict[str, Callable[[Any, FloatArray, Any], _Linear | None]] = {
-    "sklearn.LinearRegression": _read_regression,
-    "sklearn.Ridge": _read_regression,
-    "sklearn.RidgeCV": _read_regression,
-    "sklearn.LogisticRegression": _read_logistic,
-    "sklearn.LogisticRegressionCV": _read_logistic,
+_LASSO = ("Lasso", "LassoCV", "LassoLars", "LassoLarsCV", "LassoLarsIC")
+_ABSOLUTE = tuple(f"sklearn.{name}" for name in (*_LASSO, "ElasticNet", "ElasticNetCV"))
+_BAYESIAN = ("sklearn.BayesianRidge", "sklearn.ARDRegression")
+_SELECTING = (
+    "sklearn.ARDRegression",
+    "sklearn.OrthogonalMatchingPursuit",
+    "sklearn.OrthogonalMatchingPursuitCV",
+)
+_SUPPORT = ("sklearn.LinearSVC", "sklearn.LinearSVR")
+_HUBER = ("sklearn.HuberRegressor",)
+_DEVIANCE = tuple(f"sklearn.{name}Regressor" for name in ("Poisson", "Gamma", "Tweedie"))
+_SQUARES = tuple(f"sklearn.{name}" for name in ("LinearRegression", "Ridge", "RidgeCV"))
+_LOGISTIC = ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV")
+_TOLERANT = (*_LOGISTIC, *_HUBER, *_DEVIANCE)
+_LOSSES: dict[str, Callable[[Any, FloatArray, FloatArray], FloatArray | None]] = {
+    **dict.fromkeys(_HUBER, _huber_loss),
+    **dict.fromkeys(_DEVIANCE, _deviance_loss),
+    "sklearn.LinearSVR": _support_loss,
+}
+_READERS: dict[str, Callable[[Any, FloatArray, Any], _Linear | str]] = {
+    **dict.fromkeys(_LOGISTIC, _read_logistic),
     "sklearn.RidgeClassifier": _read_ridge,
     "sklearn.RidgeClassifierCV": _read_ridge,
     "sklearn.LinearSVC": _read_svc,
-    **dict.fromkeys(_ABSOLUTE, _read_regression),
+    **dict.fromkeys((*_SQUARES, *_ABSOLUTE, *_BAYESIAN, *_SELECTING, *_LOSSES), _read_regression),
 }

@@ -18,6 +18,7 @@ from epsilometer.audits.classifier.threats.attributes import (
     impute,
 )
 from epsilometer.audits.classifier.threats.measuring import list_threats, measure_threats
+from epsilometer.audits.classifier.threats.structure import count_in_leaves
 from epsilometer.audits.classifier.threats.usage import (
     UsageError,
     estimate_share,
@@ -31,10 +32,20 @@ from epsilometer.findings import RuleFinding
 from epsilometer.stats import clusters
 
 pytest.importorskip("sklearn")
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import MultinomialNB
+from sklearn.model_selection import GridSearchCV
+from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -180,6 +191,111 @@ def test_structure_singles_out_by_leaves_of_every_tree(forest: Any) -> None:
         (found,) = measure(forest.set_params(min_samples_leaf=leaf, random_state=0), "structure")
         assert (found.value > 0.1) is singled
         assert (found.value == 0) is not singled
+
+
+def bins(**how: Any) -> Any:
+    return HistGradientBoostingClassifier(max_iter=8, random_state=0, **how)
+
+
+INSIDE: dict[str, Any] = {
+    "bins": lambda leaf: bins(min_samples_leaf=leaf, max_leaf_nodes=90),
+    "scaled bins": lambda leaf: make_pipeline(StandardScaler(), bins(min_samples_leaf=leaf)),
+    "a vote": lambda leaf: VotingClassifier(
+        [("a", shrub(leaf)), ("b", GaussianNB())], voting="soft"
+    ),
+    "a stack": lambda leaf: StackingClassifier([("a", shrub(leaf)), ("b", GaussianNB())], cv=2),
+    "calibrated": lambda leaf: CalibratedClassifierCV(shrub(leaf), cv=2, ensemble=False),
+    "bags": lambda leaf: BaggingClassifier(shrub(leaf), 2, max_features=3, random_state=0),
+    "boosted": lambda leaf: AdaBoostClassifier(shrub(leaf), n_estimators=5, random_state=0),
+    "a search": lambda leaf: GridSearchCV(bins(), {"min_samples_leaf": [leaf]}, cv=2),
+}
+
+
+def shrub(leaf: int) -> Any:
+    return DecisionTreeClassifier(min_samples_leaf=leaf, random_state=0)
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_structure_singles_out_by_leaves_inside_models(name: str) -> None:
+    """Their leaves were not read, and nobody was said to be singled out."""
+    for leaf, singled in ((1, True), (40, False)):
+        model = INSIDE[name](leaf)
+        (found,) = measure(model, "structure")
+        assert (found.value > 0.15) is singled, leaf  # a few share what all trees together answer
+        assert found.value < 0.05 or singled
+        assert found.high == found.value
+
+
+def test_leaves_of_bins_are_those_that_the_model_holds() -> None:
+    X, y = people(200)  # noqa: N806
+    X[::7, 0] = np.nan
+    model = bins(min_samples_leaf=3, categorical_features=[2], early_stopping=True).fit(X, y)
+    sizes = count_in_leaves(model, X).sizes
+    assert sizes is not None
+    held = [tree.nodes["count"][tree.nodes["is_leaf"] > 0] for (tree,) in model._predictors]
+    assert sizes.min() == min(each.min() for each in held)
+    whole = bins(min_samples_leaf=3).fit(X, y)
+    (found,) = (count_in_leaves(whole, X).sizes for _ in range(1))
+    assert found is not None
+    assert min(found) >= 3
+    before = whole.predict_proba(X)
+    count_in_leaves(whole, X)
+    np.testing.assert_array_equal(whole.predict_proba(X), before)
+
+
+class HiddenTree(DecisionTreeClassifier):
+    """A tree whose leaves nobody can ask for."""
+
+    apply = property()  # type: ignore[assignment]
+
+
+class LeafByKeyword(DecisionTreeClassifier):
+    """A tree that tells its leaves as LightGBM does."""
+
+    apply = property()  # type: ignore[assignment]
+
+    def predict(self, X: Any, *, pred_leaf: bool = False) -> Any:  # noqa: N803
+        return DecisionTreeClassifier.apply(self, X) if pred_leaf else super().predict(X)
+
+
+LeafByKeyword.__module__ = "lightgbm.sklearn"
+
+
+def test_trees_whose_leaves_cannot_be_read_are_not_passed() -> None:
+    (found,) = measure(HiddenTree(min_samples_leaf=40), "structure")
+    assert (found.value, found.high) == (0.0, 1.0)
+    assert "The leaves of HiddenTree could not be read." in found.note
+    for published_as, outcome in (("file", "unclear"), ("api", "pass")):
+        subject = em.Classifier(
+            HiddenTree(min_samples_leaf=40, random_state=0),
+            *people(),
+            published_as=published_as,
+            attacks=(),
+            records="sample:20",
+            threats=("structure",),
+            rules=em.rules.GainAtMost(0.1),
+        )
+        (rule,) = em.audit(subject, engine=HERE).find(RuleFinding)
+        assert rule.outcome == outcome
+
+
+def test_leaves_are_asked_for_as_lightgbm_is() -> None:
+    (found,) = measure(LeafByKeyword(min_samples_leaf=2, random_state=0), "structure")
+    assert found.value > 0.1
+    (wide,) = measure(LeafByKeyword(min_samples_leaf=40, random_state=0), "structure")
+    assert (wide.value, wide.high) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["lightgbm.LGBMClassifier", "xgboost.XGBClassifier"])
+def test_structure_singles_out_by_leaves_of_other_libraries(name: str) -> None:
+    package, _, kind = name.partition(".")
+    make = getattr(pytest.importorskip(package), kind)
+    few = {"min_child_samples": 1} if package == "lightgbm" else {"min_child_weight": 0}
+    (found,) = measure(make(n_estimators=5, max_depth=6, **few), "structure")
+    assert found.value > 0.05
+    (stump,) = measure(make(n_estimators=2, max_depth=1), "structure")
+    assert stump.value == 0.0
+    assert stump.high < 1
 
 
 def test_the_share_in_use_is_told_within_its_error() -> None:

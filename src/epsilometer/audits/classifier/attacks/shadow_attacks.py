@@ -311,7 +311,7 @@ def lira(
         values = (seen - outside.mean) / np.sqrt(outside.variance + LEAST_VARIANCE)
     return RecordScores(
         attack=f"LiRA, {'online' if online else 'offline'}",
-        values=values,
+        values=break_ties(shadows, found, values, online=online, threshold=0.0),
         threshold=0.0,
         convention=f"ln p/(1−p) of the own label; {centre} and {variance} variance, "
         f"{shadows.models} shadows",
@@ -356,7 +356,8 @@ def rmia(
     _validate.probability(a=a)
     _validate.positive(gamma=gamma)
     shadows, found = pool.against(target)
-    gained = _read_own(pool, found) - reference(shadows, online=online, a=a)
+    gained: FloatArray = _read_own(pool, found) - reference(shadows, online=online, a=a)
+    gained = break_ties(shadows, found, gained, online=online)
     return RecordScores(
         attack=f"RMIA, {'online' if online else 'offline'}",
         values=rank_below(gained, gained[_read_population(population, pool.records)], gamma=gamma),
@@ -366,18 +367,69 @@ def rmia(
     )
 
 
-def reference(pool: ShadowPool, *, online: bool, a: float) -> FloatArray:
+def reference(
+    pool: ShadowPool, *, online: bool, a: float, weights: FloatArray | None = None
+) -> FloatArray:
     """Return ln p(x) of each record: how likely its label is under any model, shape ``(n,)``."""
     sides = (False, True) if online else (False,)
-    counts = [count_side(pool, inside=side) for side in sides]
+    for side in sides:
+        count_side(pool, inside=side)
+    heavy: FloatArray = np.ones(pool.models) if weights is None else weights
     means = np.empty((len(sides), pool.records))
     for block in divide_records(pool.member):
-        likely = np.exp(pool.own_of(block))
-        for mean, side, count in zip(means, sides, counts, strict=True):
+        likely = np.exp(pool.own_of(block)) * heavy[:, None]
+        for mean, side in zip(means, sides, strict=True):
             where = pool.member[:, block] == side
-            mean[block] = np.sum(likely, axis=0, where=where, dtype=np.float64) / count[block]
+            mean[block] = np.sum(likely, axis=0, where=where) / (heavy @ where)
     mixed = means.mean(axis=0) if online else ((1 + a) * means[0] + (1 - a)) / 2
     return np.asarray(np.log(np.maximum(mixed, math.exp(FLOOR))))
+
+
+def break_ties(
+    pool: ShadowPool,
+    found: FloatArray,
+    values: FloatArray,
+    *,
+    online: bool,
+    threshold: float = -math.inf,
+) -> FloatArray:
+    """Return scores where equal ones are ordered by models that answer like the target.
+
+    Every record is in equally many models. So where these vote, as trees do, scores take few
+    values, and more records share the highest than a low FPR allows. Among them that one is
+    higher whose label is less likely under models, each weighted by how near it is to the target.
+
+    Guarantee: scores that differ keep their order, and none crosses the threshold. All stay as
+        they are where some record is in all models, or in none.
+
+    Example:
+        >>> p = np.array([[0.9, 0.1, 0.9], [0.1, 0.1, 0.9], [0.9, 0.1, 0.1], [0.9, 0.9, 0.9]])
+        >>> member = [[0, 0, 1], [1, 0, 0], [0, 1, 0], [1, 1, 1]]
+        >>> pool = ShadowPool.from_arrays(np.log(np.stack([p, 1 - p], 2)), member, ["a", "a", "b"])
+        >>> break_ties(pool, np.log([[0.9, 0.1]] * 3), np.ones(3), online=False).argmax()
+        np.int64(1)
+    """
+    sides = (False, True) if online else (False,)
+    there = all(count_models(pool.member, inside=side).all() for side in sides)
+    if np.unique(values).size == values.size or not there:
+        return values
+    target, apart = np.exp(_read_own(pool, found)), np.zeros(pool.models)
+    for block in divide_records(pool.member):
+        apart += np.abs(np.exp(pool.own_of(block)) - target[block]).sum(axis=1)
+    likely = reference(pool, online=online, a=1.0, weights=2 - apart / pool.records)
+    other = np.round(-likely, 9)  # later digits depend on the order of sums
+    order = np.lexsort((other, values))
+    ordered, behind = values[order], other[order]
+    first = np.append(True, ordered[1:] != ordered[:-1])
+    step = np.cumsum(np.append(False, behind[1:] != behind[:-1]) & ~first)
+    group = np.cumsum(first) - 1
+    step -= step[first][group]
+    following = np.append(ordered[first][1:], np.inf)[group]
+    above = ordered + step * np.abs(np.spacing(ordered))
+    moved = np.minimum(above, np.nextafter(following, -np.inf))
+    broken = np.empty_like(values)
+    broken[order] = np.where(ordered > threshold, moved, np.minimum(moved, threshold))
+    return broken
 
 
 def rank_below(gained: FloatArray, population: FloatArray, *, gamma: float) -> FloatArray:

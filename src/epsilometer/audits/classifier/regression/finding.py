@@ -149,7 +149,7 @@ class RegressorResults(PublishedResults):
     def _caveats(self) -> tuple[str, ...]:
         subject = self.task.subject
         left = map(str, self.found["leave-one-out"]["caveats"].tolist())
-        caveats = [*subject.caveats, *left]
+        caveats = [*subject.caveats, *left, *self._describe_groups()]
         if self.task.targets.times is not None:
             caveats.append(
                 "Predictions of this survival model are the hazards that records have gathered "

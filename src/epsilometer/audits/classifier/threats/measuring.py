@@ -22,7 +22,11 @@ from epsilometer.audits.classifier.threats.attributes import (
     impute,
 )
 from epsilometer.audits.classifier.threats.ranges import draw_ranges, score_ranges
-from epsilometer.audits.classifier.threats.structure import SMALLEST, measure_structure
+from epsilometer.audits.classifier.threats.structure import (
+    SMALLEST,
+    count_in_leaves,
+    measure_structure,
+)
 from epsilometer.audits.classifier.threats.threat import (
     ATTRIBUTE,
     RANGE,
@@ -37,10 +41,11 @@ from epsilometer.engine.events import Listener
 from epsilometer.engine.shards import Arrays
 from epsilometer.errors import InvalidArgument
 from epsilometer.stats import clusters
-from epsilometer.types import FloatArray, IntArray
+from epsilometer.types import IntArray
 
 _STREAM = 10  # number of the random stream of threats
 _MODELS = 40  # models to train: 20 pairs are enough to estimate use with 95 % confidence
+_UNREAD = "unread leaves"
 _UNKNOWN = 0.25  # share of columns that a range leaves unknown
 
 
@@ -147,7 +152,11 @@ def list_threats(found: Mapping[str, NDArray[Any]], threats: Sequence[str]) -> t
             note += f"{SMALLEST - 1} others."
             if not in_steps and not leaves:
                 note = "Answers differ from point to point: a unique one singles out nobody."
-            listed.append(Threat(kind=kind, share=few / of, note=note))
+            unread = found.get(_UNREAD)
+            if unread is not None:
+                note += f" The leaves of {', '.join(unread.tolist())} could not be read."
+            high = few / of if unread is None else 1.0
+            listed.append(Threat(kind=kind, share=few / of, high=high, note=note))
         elif kind == USAGE:
             width, records, models = found[USAGE].tolist()
             note = (
@@ -198,20 +207,12 @@ def _measure_structure(
     answers = predict_logs(model, features, classes=fit.classes)
     found = measure_structure(answers, unseen, decimals=decimals)
     few = np.zeros(codes.size, bool) if not found.in_steps else found.singled_out
-    leaves = _find_leaves(model, features) if has_file else None
-    for each in () if leaves is None else leaves.T:
-        _, same, counts = np.unique(each, return_inverse=True, return_counts=True)
-        few = few | (counts[same] < SMALLEST)
-    numbers = [int(few.sum()), codes.size, found.in_steps, leaves is not None]
-    return {STRUCTURE: np.array(numbers, np.float64)}
-
-
-def _find_leaves(model: Any, features: Any) -> FloatArray | None:
-    """Return each record's leaf in each tree, also in a pipeline; None for other models."""
-    for _, step in getattr(model, "steps", [])[:-1]:
-        features = features if step in (None, "passthrough") else step.transform(features)
-    last = model.steps[-1][1] if hasattr(model, "steps") else model
-    if not hasattr(last, "apply"):
-        return None
-    found: FloatArray = np.asarray(last.apply(features))
-    return found.reshape(len(found), -1)
+    arrays: dict[str, NDArray[Any]] = {}
+    leaves = count_in_leaves(model, features) if has_file else None
+    if leaves is not None and leaves.sizes is not None:
+        few = few | (leaves.sizes < SMALLEST)
+    if leaves is not None and leaves.unread:
+        arrays[_UNREAD] = np.array(leaves.unread, np.str_)
+    read = leaves is not None and leaves.sizes is not None
+    numbers = [int(few.sum()), codes.size, found.in_steps, read]
+    return {STRUCTURE: np.array(numbers, np.float64), **arrays}

@@ -21,6 +21,7 @@ class Threat:
         observed: Scores of members and non-members; None if all records were examined.
         threshold: Threshold for scores, if it was fixed beforehand; None: the best one.
         share: Share of records concerned, if all were examined.
+        high: Largest share, where a part could not be examined; None: ``share``.
         baseline: Share of right guesses without any model; None if there are no guesses.
         note: What was found, in a sentence.
     """
@@ -30,6 +31,7 @@ class Threat:
     observed: clusters.ScoresByRecord | None = None
     threshold: float | None = None
     share: float = 0.0
+    high: float | None = None
     baseline: float | None = None
     note: str = ""
 
@@ -47,7 +49,7 @@ class Threat:
         """Return the finding, with limits that hold together with probability ``confidence``."""
         inside = outside = None
         if self.observed is None:
-            limits = Limited(self.share, self.share, self.share)
+            limits = Limited(self.share, self.share, self.high or self.share)
         elif self.threshold is None:
             limits = clusters.advantage(self.observed, confidence=confidence)
         else:
@@ -83,7 +85,8 @@ def limit_threats(threats: Sequence[Threat], limit: float, *, confidence: float)
         if worst.low > limit:
             outcome, why = "fail", f"{_word_threat(worst)} {why}, above {limit:g}."
         elif worst.high > limit:
-            why += f": it may be on either side of {limit:g}. More records would narrow it."
+            more = worst.note or "More records would narrow it."
+            why += f": it may be on either side of {limit:g}. {more}"
         else:
             outcome, why = "pass", f"{why}, the largest; at most {limit:g} is allowed."
     return RuleFinding(

@@ -18,9 +18,11 @@ from epsilometer.networks.layers import (
     keeps_gradients,
     measure_outer,
     row_squares,
+    sum_of,
 )
 
 _TAPS = 25  # of a plane, up to which kernels are written out tap by tap
+_CACHED = 5e5  # numbers of patches that are multiplied before they leave a CPU's cache
 
 
 class Images(NamedTuple):
@@ -100,8 +102,7 @@ class ManyConv2d(Layer):
         """Measure by every example's gradient, or by products of pairs of places."""
         if self._keeps_gradients(x):
             if not _has_kernels(x, self._layer):
-                self._memory, _ = _columns(x, self._layer, self._memory)
-                return measure_outer(self._memory, back.flatten(2), self.own)
+                return self._measure_patches(x, back.flatten(2))
             from epsilometer.networks import _conv_cuda
 
             gradients = _conv_cuda.gradients(
@@ -112,6 +113,23 @@ class ManyConv2d(Layer):
         if "bias" in self.own:
             squares.add_(row_squares(back.sum((2, 3))))
         return squares, Images(x, back)
+
+    def _measure_patches(self, x: Tensor, back: Tensor) -> tuple[Tensor, Any]:
+        """Measure every example's gradient: of a few at a time, whose patches stay in the cache."""
+        inputs = x.shape[1] * math.prod(self._layer.kernel_size)
+        times = math.ceil(len(x) * inputs * back.shape[2] / _CACHED)
+        few = math.ceil(len(x) / times)
+        kept = [back.new_empty(*back.shape[:2], inputs)]
+        for x_few, back_few, into in zip(
+            x.split(few), back.split(few), kept[0].split(few), strict=True
+        ):
+            patches, _ = _columns(x_few, self._layer, self._memory)
+            torch.bmm(back_few, patches.transpose(1, 2), out=into)
+            if self._memory is None or len(self._memory) < len(patches):
+                self._memory = patches
+        if "bias" in self.own:
+            kept.append(back.sum(2))
+        return sum_of(map(row_squares, kept)), tuple(kept)
 
     def _squares(self, x: Tensor, back: Tensor) -> Tensor:
         """Return squared norms of the weights' gradients.
@@ -249,9 +267,9 @@ def _columns(
     seen = x.detach().unfold(3, beside * (wide - 1) + 1, right)[..., ::beside]
     seen = seen.permute(0, 1, 4, 2, 3).contiguous()  # from it, whole rows are copied
     seen = seen.unfold(3, below * (high - 1) + 1, down)[..., ::below].permute(0, 1, 5, 2, 3, 4)
-    if memory is None or memory.numel() != seen.numel():
+    if memory is None or memory.numel() < seen.numel():
         memory = seen.new_empty(seen.shape)
-    patches = memory.view(seen.shape).copy_(seen)
+    patches = memory.view(-1)[: seen.numel()].view(seen.shape).copy_(seen)
     height, width = seen.shape[-2:]
     return patches.flatten(4).flatten(1, 3), (height, width)
 

@@ -233,6 +233,8 @@ class ManyLinear(Layer):
         """Return all models' outputs."""
         x, runs, (weight, bias) = self.tape.lower(x), self.tape.runs, self.lowered()
         rows = x.reshape(runs, -1, x.shape[-1])
+        if not x.is_cuda:
+            weight = weight.contiguous()  # oneDNN would copy it turned, which takes long
         if bias is None:
             z = torch.bmm(rows, weight.transpose(1, 2))
         else:

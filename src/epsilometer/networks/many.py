@@ -43,7 +43,7 @@ from epsilometer.networks.trainer import Precision
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Initial: TypeAlias = Literal["fresh", "given"]
 _ALIGNED = 4  # floats: what a GPU loads at once, so that no product starts in between
-_CACHED = 3e6  # bytes of outputs of layers on a CPU; with patches, gradients and weights, its cache
+_CACHED = 2.4e7  # bytes of outputs of layers on a CPU: more takes pages that were given back
 _TINY = 1e-6  # added to norms, as Opacus does: never divides by zero, never clips too little
 
 

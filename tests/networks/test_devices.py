@@ -109,7 +109,7 @@ def test_products_on_a_cpu_keep_all_bits_whatever_was_allowed(
     monkeypatch.setattr(devices, "_rounds_nothing", (lambda: False) if rounds else ASKED)
     before, allowed.fp32_precision = allowed.fp32_precision, "bf16"
     try:
-        with devices.use_precision("float32"):
+        with devices.use_precision("float32", rows=devices.MANY_ROWS):
             assert multiply() < 1e-5
             assert not rounds or allowed.fp32_precision == "ieee"
         assert allowed.fp32_precision == "bf16"  # as it was

@@ -120,9 +120,8 @@ class ManyConv2d(Layer):
         times = math.ceil(len(x) * inputs * back.shape[2] / _CACHED)
         few = math.ceil(len(x) / times)
         kept = [back.new_empty(*back.shape[:2], inputs)]
-        for x_few, back_few, into in zip(
-            x.split(few), back.split(few), kept[0].split(few), strict=True
-        ):
+        parts = (torch.split(part, few) for part in (x, back, kept[0]))
+        for x_few, back_few, into in zip(*parts, strict=True):
             patches, _ = _columns(x_few, self._layer, self._memory)
             torch.bmm(back_few, patches.transpose(1, 2), out=into)
             if self._memory is None or len(self._memory) < len(patches):
@@ -201,30 +200,6 @@ def _has_kernels(x: Tensor, layer: nn.Conv2d) -> bool:
     return x.is_cuda and math.prod(layer.kernel_size) <= _TAPS and has("triton")
 
 
-class _ByModel(torch.autograd.Function):
-    """Convolutions of torch's own, model by model."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, dilation: Any
-    ) -> Tensor:
-        """Return outputs."""
-        ctx.save_for_backward(weight)
-        ctx.shape, ctx.how = x.shape, {"stride": stride, "dilation": dilation}
-        runs = len(weight)
-        biases = [None] * runs if bias is None else bias
-        parts = [
-            F.conv2d(part, own, each, **ctx.how)
-            for part, own, each in zip(x.chunk(runs), weight, biases, strict=True)
-        ]
-        return parts[0] if runs == 1 else torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, *backs: Tensor) -> Any:
-        """Differentiate by the image alone."""
-        return _BackByModel.backward(ctx, *backs)
-
-
 class _BackByModel(torch.autograd.Function):
     """Hands a convolution on; its derivative by the image is torch's own, model by model.
 
@@ -251,6 +226,25 @@ class _BackByModel(torch.autograd.Function):
             for own, part in zip(weight, backs[0].chunk(runs), strict=True)
         ]
         return parts[0] if runs == 1 else torch.cat(parts), None, None, None, None
+
+
+class _ByModel(_BackByModel):
+    """Convolutions of torch's own, model by model, and differentiated likewise."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, dilation: Any
+    ) -> Tensor:
+        """Return outputs."""
+        ctx.save_for_backward(weight)
+        ctx.shape, ctx.how = x.shape, {"stride": stride, "dilation": dilation}
+        runs = len(weight)
+        biases = [None] * runs if bias is None else bias
+        parts = [
+            F.conv2d(part, own, each, **ctx.how)
+            for part, own, each in zip(x.chunk(runs), weight, biases, strict=True)
+        ]
+        return parts[0] if runs == 1 else torch.cat(parts)
 
 
 def _columns(

@@ -21,6 +21,7 @@ from epsilometer.sampling.samplers import WithoutReplacement
 
 _CACHED = 20e6  # bytes that are quickest on a core, measured: 16 models of an MLP of 22,532 weights
 _LEAST_CPU, _MOST_CPU, _MOST_GPU = 8, 256, 8192
+MANY_ROWS = 64  # from which a copy of the weights is a small part of a product with them
 _KEPT = 31 << 20  # bytes; glibc learns nothing from more than 32 MiB
 _SHARE = 0.6  # of the free memory that is counted on
 _ON_CPU = SimpleNamespace(fp32_precision="ieee")  # of a torch that cannot be asked
@@ -170,10 +171,11 @@ def as_tensor(values: ArrayLike, device: str) -> Tensor:
 
 
 @contextmanager
-def use_precision(precision: Precision) -> Iterator[None]:
+def use_precision(precision: Precision, *, rows: int = 0) -> Iterator[None]:
     """Round factors on a GPU to TF32 or not at all, whatever was set; sum in one order.
 
-    On a CPU nothing is rounded, and products are oneDNN's where it is known to keep that.
+    On a CPU nothing is rounded, and products of many rows per model are oneDNN's where it is known
+    to keep that: it copies weights first.
     """
     cudnn: Any = torch.backends.cudnn
     products: Any = torch.backends.cuda.matmul
@@ -182,7 +184,7 @@ def use_precision(precision: Precision) -> Iterator[None]:
     allowed = on_cpu.fp32_precision
     cudnn.allow_tf32 = products.allow_tf32 = precision == "tf32"
     cudnn.deterministic = True
-    on_cpu.fp32_precision = "bf16" if _rounds_nothing() else "ieee"
+    on_cpu.fp32_precision = "bf16" if rows >= MANY_ROWS and _rounds_nothing() else "ieee"
     try:
         yield
     finally:

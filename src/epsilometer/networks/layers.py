@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from epsilometer.networks.devices import MANY_ROWS
 from epsilometer.networks.trainer import Precision
 
 Parameters = dict[str, Tensor]
@@ -233,7 +234,7 @@ class ManyLinear(Layer):
         """Return all models' outputs."""
         x, runs, (weight, bias) = self.tape.lower(x), self.tape.runs, self.lowered()
         rows = x.reshape(runs, -1, x.shape[-1])
-        if not x.is_cuda:
+        if not x.is_cuda and rows.shape[1] >= MANY_ROWS:
             weight = weight.contiguous()  # oneDNN would copy it turned, which takes long
         if bias is None:
             z = torch.bmm(rows, weight.transpose(1, 2))

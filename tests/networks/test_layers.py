@@ -207,3 +207,19 @@ def test_patches_of_a_few_examples_at_a_time_sum_up_alike(
     for clip in (0.1, 100.0):
         fast, _, truth = three_ways(known(module, 1, 8, 8), clip=clip, examples=4)
         assert off(fast, truth) < RELATIVE
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_large_weights_are_multiplied_model_by_model_alike(
+    bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers_module, "_WIDE", 1)
+    torch.manual_seed(3)
+    layers = [nn.Linear(4, 5, bias=bias), nn.Tanh(), nn.Linear(5, 3, bias=bias)]
+    for sequence in (False, True):
+        shape = (2, 4) if sequence else (4,)
+        module = nn.Sequential(*layers, *([nn.Flatten(), nn.Linear(6, 3)] if sequence else []))
+        for clip in (0.1, 100.0):
+            fast, whole, truth = three_ways(known(module, *shape), clip=clip, examples=4)
+            assert off(fast, truth) < RELATIVE
+            assert off(whole, truth) < RELATIVE

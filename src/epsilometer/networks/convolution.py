@@ -13,7 +13,6 @@ from epsilometer._extras import has
 from epsilometer.networks.layers import (
     Layer,
     Parameters,
-    Tape,
     add_up_outer,
     keeps_gradients,
     measure_outer,
@@ -40,10 +39,6 @@ class ManyConv2d(Layer):
     to be kept.
     """
 
-    def __init__(self, layer: nn.Module, tape: Tape) -> None:
-        super().__init__(layer, tape)
-        self._memory: Tensor | None = None
-
     def forward(self, x: Tensor) -> Tensor:
         """Return all models' outputs."""
         layer = self._layer
@@ -54,8 +49,7 @@ class ManyConv2d(Layer):
             x = x.float()
             return self.remember(x.detach(), self._convolve(x.contiguous()))
         x, (weight, bias) = self.tape.lower(x), self.lowered()
-        columns, (height, width) = _columns(x, layer, self._memory)
-        self._memory = columns
+        columns, (height, width) = _columns(x, layer)
         examples = len(columns) // self.tape.runs
         kernel = weight.flatten(2)[:, None].expand(-1, examples, -1, -1).flatten(0, 1)
         if bias is None:
@@ -122,10 +116,8 @@ class ManyConv2d(Layer):
         kept = [back.new_empty(*back.shape[:2], inputs)]
         parts = (torch.split(part, few) for part in (x, back, kept[0]))
         for x_few, back_few, into in zip(*parts, strict=True):
-            patches, _ = _columns(x_few, self._layer, self._memory)
+            patches, _ = _columns(x_few, self._layer)
             torch.bmm(back_few, patches.transpose(1, 2), out=into)
-            if self._memory is None or len(self._memory) < len(patches):
-                self._memory = patches
         if "bias" in self.own:
             kept.append(back.sum(2))
         return sum_of(map(row_squares, kept)), tuple(kept)
@@ -247,25 +239,19 @@ class _ByModel(_BackByModel):
         return parts[0] if runs == 1 else torch.cat(parts)
 
 
-def _columns(
-    x: Tensor, layer: nn.Conv2d, memory: Tensor | None = None
-) -> tuple[Tensor, tuple[int, int]]:
-    """Return patches of a padded image, ``(examples, inputs, places)``, and what shape places have.
+def _columns(x: Tensor, layer: nn.Conv2d) -> tuple[Tensor, tuple[int, int]]:
+    """Return patches of padded images, ``(examples, inputs, places)``, and what shape places have.
 
     Args:
         x: Padded images.
         layer: Whose patches.
-        memory: What was returned before. New pages cost more than what is written to them.
     """
     (high, wide), (down, right), (below, beside) = layer.kernel_size, layer.stride, layer.dilation
     seen = x.detach().unfold(3, beside * (wide - 1) + 1, right)[..., ::beside]
     seen = seen.permute(0, 1, 4, 2, 3).contiguous()  # from it, whole rows are copied
     seen = seen.unfold(3, below * (high - 1) + 1, down)[..., ::below].permute(0, 1, 5, 2, 3, 4)
-    if memory is None or memory.numel() < seen.numel():
-        memory = seen.new_empty(seen.shape)
-    patches = memory.view(-1)[: seen.numel()].view(seen.shape).copy_(seen)
     height, width = seen.shape[-2:]
-    return patches.flatten(4).flatten(1, 3), (height, width)
+    return seen.contiguous().flatten(4).flatten(1, 3), (height, width)
 
 
 def _pairs(x: Tensor) -> Tensor:

@@ -211,12 +211,13 @@ def _show_weights(found: dict[int, dict[str, Any]]) -> str:
 
 
 def _judge(found: dict[int, dict[str, Any]]) -> str:
-    """Say whether the largest network reaches the target."""
-    largest = found[max(found)]
-    if not largest.get("flower"):
+    """Say whether the largest network whose ratio is known reaches the target."""
+    known = [width for width, row in found.items() if row.get("flower")]
+    if not known:
         return ""
+    largest = found[max(known)]
     met = "met" if largest["flower"] / largest["seconds"] >= _TARGET else "missed"
-    return f"Target: at least {_TARGET} times with the largest network, {met}. "
+    return f"Target: at least {_TARGET} times with the largest network that has a ratio, {met}. "
 
 
 def _show_counts(found: dict[int, dict[str, Any]]) -> str:

@@ -3,6 +3,8 @@
     PYTHONPATH=src python benchmarks/gpu.py           # at most 200 s, all parts
     PYTHONPATH=src python benchmarks/gpu.py mlp       # one part
 
+``gpu_page.py`` makes gpu.md of the lines.
+
 Each part is a process of its own with a limit of its own: what fails, or hangs, loses no other. A
 model-step is one step of one model on a batch of 100, as in training.py; the better of two takes.
 """
@@ -15,6 +17,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import distributions
 from typing import Any, get_args
 
 import numpy as np
@@ -48,7 +52,11 @@ def main() -> None:
             _run_part(part)
         return
     started = time.monotonic()
-    _say("machine", gpu=torch.cuda.get_device_name(), torch=torch.__version__, cores=os.cpu_count())
+    _say(
+        "machine", gpu=torch.cuda.get_device_name(), torch=torch.__version__, cores=os.cpu_count(),
+        triton=next((found.version for found in distributions(name="triton")), "–"),
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+    )  # fmt: skip
     for part, seconds in _SECONDS.items():
         left = min(seconds, _LIMIT - (time.monotonic() - started))
         if left < 5:

@@ -88,3 +88,44 @@ def test_bad_input_is_refused_before_anything_is_measured() -> None:
     x, y = records(6)
     with pytest.raises(InvalidArgument, match="labels from 0 to 1"):
         choose_at_once(training(mlp(6, 2)), x, y + 2)
+
+
+ASKED: Any = devices._rounds_nothing.__wrapped__  # anew
+
+
+def multiply() -> float:
+    """Return the largest relative error of a product whose factors need all their bits."""
+    factor = 1 + torch.rand(200, 300, generator=torch.Generator().manual_seed(1))
+    exact = factor.double() @ factor.double().T
+    return float(((factor @ factor.T).double() / exact - 1).abs().max())
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "matmul"), reason="torch cannot be asked")
+@pytest.mark.parametrize("rounds", [True, False], ids=["AMX", "as it is"])
+def test_products_on_a_cpu_keep_all_bits_whatever_was_allowed(
+    rounds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    monkeypatch.setattr(devices, "_rounds_nothing", (lambda: False) if rounds else ASKED)
+    before, allowed.fp32_precision = allowed.fp32_precision, "bf16"
+    try:
+        with devices.use_precision("float32", rows=devices.MANY_ROWS):
+            assert multiply() < 1e-5
+            assert not rounds or allowed.fp32_precision == "ieee"
+        assert allowed.fp32_precision == "bf16"  # as it was
+    finally:
+        allowed.fp32_precision = before
+
+
+def test_where_products_may_be_rounded_onednn_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "amx_tile": True}, raising=False
+    )
+    assert not ASKED()
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {}, raising=False)
+    assert not ASKED()
+    monkeypatch.setattr(
+        torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "amx_tile": False}, raising=False
+    )
+    monkeypatch.setattr(torch, "allclose", lambda *_, **__: False)  # it rounds nevertheless
+    assert not ASKED()

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from epsilometer.networks import convolution
 from epsilometer.networks import layers as layers_module
 from epsilometer.networks import many as many_module
 from epsilometer.networks.layers import ManyOthers, Parameters
@@ -194,3 +195,31 @@ def test_cross_terms_left_out_of_places_are_seen(monkeypatch: pytest.MonkeyPatch
     assert not _seen(net)
     monkeypatch.setattr(layers_module, "measure_outer", forgetful)
     assert _seen(net)
+
+
+@pytest.mark.parametrize("cached", [1, 700])  # one example at a time, and two
+def test_patches_of_a_few_examples_at_a_time_sum_up_alike(
+    cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "_CACHED", cached)
+    torch.manual_seed(2)
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(108, 3))
+    for clip in (0.1, 100.0):
+        fast, _, truth = three_ways(known(module, 1, 8, 8), clip=clip, examples=4)
+        assert off(fast, truth) < RELATIVE
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_large_weights_are_multiplied_model_by_model_alike(
+    bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers_module, "_WIDE", 1)
+    torch.manual_seed(3)
+    layers = [nn.Linear(4, 5, bias=bias), nn.Tanh(), nn.Linear(5, 3, bias=bias)]
+    for sequence in (False, True):
+        shape = (2, 4) if sequence else (4,)
+        module = nn.Sequential(*layers, *([nn.Flatten(), nn.Linear(6, 3)] if sequence else []))
+        for clip in (0.1, 100.0):
+            fast, whole, truth = three_ways(known(module, *shape), clip=clip, examples=4)
+            assert off(fast, truth) < RELATIVE
+            assert off(whole, truth) < RELATIVE

@@ -13,14 +13,15 @@ from epsilometer._extras import has
 from epsilometer.networks.layers import (
     Layer,
     Parameters,
-    Tape,
     add_up_outer,
     keeps_gradients,
     measure_outer,
     row_squares,
+    sum_of,
 )
 
 _TAPS = 25  # of a plane, up to which kernels are written out tap by tap
+_CACHED = 5e5  # numbers of patches that are multiplied before they leave a CPU's cache
 
 
 class Images(NamedTuple):
@@ -38,10 +39,6 @@ class ManyConv2d(Layer):
     to be kept.
     """
 
-    def __init__(self, layer: nn.Module, tape: Tape) -> None:
-        super().__init__(layer, tape)
-        self._memory: Tensor | None = None
-
     def forward(self, x: Tensor) -> Tensor:
         """Return all models' outputs."""
         layer = self._layer
@@ -52,8 +49,7 @@ class ManyConv2d(Layer):
             x = x.float()
             return self.remember(x.detach(), self._convolve(x.contiguous()))
         x, (weight, bias) = self.tape.lower(x), self.lowered()
-        columns, (height, width) = _columns(x, layer, self._memory)
-        self._memory = columns
+        columns, (height, width) = _columns(x, layer)
         examples = len(columns) // self.tape.runs
         kernel = weight.flatten(2)[:, None].expand(-1, examples, -1, -1).flatten(0, 1)
         if bias is None:
@@ -100,8 +96,7 @@ class ManyConv2d(Layer):
         """Measure by every example's gradient, or by products of pairs of places."""
         if self._keeps_gradients(x):
             if not _has_kernels(x, self._layer):
-                self._memory, _ = _columns(x, self._layer, self._memory)
-                return measure_outer(self._memory, back.flatten(2), self.own)
+                return self._measure_patches(x, back.flatten(2))
             from epsilometer.networks import _conv_cuda
 
             gradients = _conv_cuda.gradients(
@@ -112,6 +107,20 @@ class ManyConv2d(Layer):
         if "bias" in self.own:
             squares.add_(row_squares(back.sum((2, 3))))
         return squares, Images(x, back)
+
+    def _measure_patches(self, x: Tensor, back: Tensor) -> tuple[Tensor, Any]:
+        """Measure every example's gradient: of a few at a time, whose patches stay in the cache."""
+        inputs = x.shape[1] * math.prod(self._layer.kernel_size)
+        times = math.ceil(len(x) * inputs * back.shape[2] / _CACHED)
+        few = math.ceil(len(x) / times)
+        kept = [back.new_empty(*back.shape[:2], inputs)]
+        parts = (torch.split(part, few) for part in (x, back, kept[0]))
+        for x_few, back_few, into in zip(*parts, strict=True):
+            patches, _ = _columns(x_few, self._layer)
+            torch.bmm(back_few, patches.transpose(1, 2), out=into)
+        if "bias" in self.own:
+            kept.append(back.sum(2))
+        return sum_of(map(row_squares, kept)), tuple(kept)
 
     def _squares(self, x: Tensor, back: Tensor) -> Tensor:
         """Return squared norms of the weights' gradients.
@@ -183,30 +192,6 @@ def _has_kernels(x: Tensor, layer: nn.Conv2d) -> bool:
     return x.is_cuda and math.prod(layer.kernel_size) <= _TAPS and has("triton")
 
 
-class _ByModel(torch.autograd.Function):
-    """Convolutions of torch's own, model by model."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, dilation: Any
-    ) -> Tensor:
-        """Return outputs."""
-        ctx.save_for_backward(weight)
-        ctx.shape, ctx.how = x.shape, {"stride": stride, "dilation": dilation}
-        runs = len(weight)
-        biases = [None] * runs if bias is None else bias
-        parts = [
-            F.conv2d(part, own, each, **ctx.how)
-            for part, own, each in zip(x.chunk(runs), weight, biases, strict=True)
-        ]
-        return parts[0] if runs == 1 else torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, *backs: Tensor) -> Any:
-        """Differentiate by the image alone."""
-        return _BackByModel.backward(ctx, *backs)
-
-
 class _BackByModel(torch.autograd.Function):
     """Hands a convolution on; its derivative by the image is torch's own, model by model.
 
@@ -235,25 +220,38 @@ class _BackByModel(torch.autograd.Function):
         return parts[0] if runs == 1 else torch.cat(parts), None, None, None, None
 
 
-def _columns(
-    x: Tensor, layer: nn.Conv2d, memory: Tensor | None = None
-) -> tuple[Tensor, tuple[int, int]]:
-    """Return patches of a padded image, ``(examples, inputs, places)``, and what shape places have.
+class _ByModel(_BackByModel):
+    """Convolutions of torch's own, model by model, and differentiated likewise."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, dilation: Any
+    ) -> Tensor:
+        """Return outputs."""
+        ctx.save_for_backward(weight)
+        ctx.shape, ctx.how = x.shape, {"stride": stride, "dilation": dilation}
+        runs = len(weight)
+        biases = [None] * runs if bias is None else bias
+        parts = [
+            F.conv2d(part, own, each, **ctx.how)
+            for part, own, each in zip(x.chunk(runs), weight, biases, strict=True)
+        ]
+        return parts[0] if runs == 1 else torch.cat(parts)
+
+
+def _columns(x: Tensor, layer: nn.Conv2d) -> tuple[Tensor, tuple[int, int]]:
+    """Return patches of padded images, ``(examples, inputs, places)``, and what shape places have.
 
     Args:
         x: Padded images.
         layer: Whose patches.
-        memory: What was returned before. New pages cost more than what is written to them.
     """
     (high, wide), (down, right), (below, beside) = layer.kernel_size, layer.stride, layer.dilation
     seen = x.detach().unfold(3, beside * (wide - 1) + 1, right)[..., ::beside]
     seen = seen.permute(0, 1, 4, 2, 3).contiguous()  # from it, whole rows are copied
     seen = seen.unfold(3, below * (high - 1) + 1, down)[..., ::below].permute(0, 1, 5, 2, 3, 4)
-    if memory is None or memory.numel() != seen.numel():
-        memory = seen.new_empty(seen.shape)
-    patches = memory.view(seen.shape).copy_(seen)
     height, width = seen.shape[-2:]
-    return patches.flatten(4).flatten(1, 3), (height, width)
+    return seen.contiguous().flatten(4).flatten(1, 3), (height, width)
 
 
 def _pairs(x: Tensor) -> Tensor:

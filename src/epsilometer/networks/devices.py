@@ -1,11 +1,13 @@
 """Use a device: its memory, threads and randomness, and numbers on it."""
 
+import functools
 import math
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,10 @@ from epsilometer.sampling.samplers import WithoutReplacement
 
 _CACHED = 20e6  # bytes that are quickest on a core, measured: 16 models of an MLP of 22,532 weights
 _LEAST_CPU, _MOST_CPU, _MOST_GPU = 8, 256, 8192
+MANY_ROWS = 64  # from which a copy of the weights is a small part of a product with them
+_KEPT = 31 << 20  # bytes; glibc learns nothing from more than 32 MiB
 _SHARE = 0.6  # of the free memory that is counted on
+_ON_CPU = SimpleNamespace(fp32_precision="ieee")  # of a torch that cannot be asked
 
 
 def choose_at_once(training: Any, features: ArrayLike, labels: ArrayLike) -> int:
@@ -130,10 +135,14 @@ def own_randomness(device: str, rng: np.random.Generator) -> Iterator[None]:
 
 @contextmanager
 def one_thread(device: str) -> Iterator[None]:
-    """Take one thread on the CPU: processes share the work, and sums have one order."""
+    """Take one thread on the CPU: processes share the work, and sums have one order.
+
+    And let malloc keep what one step frees for the next: new pages cost more than what is written.
+    """
     before = torch.get_num_threads()
     if device == "cpu":
         torch.set_num_threads(1)
+        torch.empty(_KEPT, dtype=torch.uint8)  # glibc keeps twice the most that it saw freed
     try:
         yield
     finally:
@@ -162,17 +171,43 @@ def as_tensor(values: ArrayLike, device: str) -> Tensor:
 
 
 @contextmanager
-def use_precision(precision: Precision) -> Iterator[None]:
-    """Round factors on a GPU to TF32 or not at all, whatever was set; sum in one order."""
+def use_precision(precision: Precision, *, rows: int = 0) -> Iterator[None]:
+    """Round factors on a GPU to TF32 or not at all, whatever was set; sum in one order.
+
+    On a CPU nothing is rounded, and products of many rows per model are oneDNN's where it is known
+    to keep that: it copies weights first.
+    """
     cudnn: Any = torch.backends.cudnn
     products: Any = torch.backends.cuda.matmul
+    on_cpu: Any = getattr(torch.backends.mkldnn, "matmul", _ON_CPU)
     before = cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32
+    allowed = on_cpu.fp32_precision
     cudnn.allow_tf32 = products.allow_tf32 = precision == "tf32"
     cudnn.deterministic = True
+    on_cpu.fp32_precision = "bf16" if rows >= MANY_ROWS and _rounds_nothing() else "ieee"
     try:
         yield
     finally:
         cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32 = before
+        on_cpu.fp32_precision = allowed
+
+
+@functools.cache
+def _rounds_nothing() -> bool:
+    """Tell whether oneDNN keeps all bits of factors even where it may round them to bfloat16.
+
+    Only then does torch ask it for products in single precision. It rounds for AMX alone; its
+    AVX-512 is twice as quick as MKL on CPUs of AMD.
+    """
+    capable: Any = getattr(torch.cpu, "get_capabilities", dict)()
+    on_cpu: Any = getattr(torch.backends.mkldnn, "matmul", None)
+    if on_cpu is None or not capable.get("avx512_f") or capable.get("amx_tile", True):
+        return False
+    factor = 1 + torch.rand(256, 256, generator=torch.Generator().manual_seed(0))
+    before, on_cpu.fp32_precision = on_cpu.fp32_precision, "bf16"
+    product = factor @ factor
+    on_cpu.fp32_precision = before
+    return torch.allclose(product.double(), factor.double() @ factor.double(), rtol=1e-5, atol=0)
 
 
 def is_full(error: Exception) -> bool:

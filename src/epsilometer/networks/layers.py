@@ -15,9 +15,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from epsilometer.networks.devices import MANY_ROWS, use_precision
 from epsilometer.networks.trainer import Precision
 
 Parameters = dict[str, Tensor]
+_WIDE = 1 << 17  # weights of a layer from which a call per model takes less than copies of them
 
 
 @dataclass
@@ -198,9 +200,50 @@ def weighted(gradients: Tensor, weights: Tensor, into: Tensor) -> None:
 def multiply_into(a: Tensor, b: Tensor, into: Tensor) -> None:
     """Write a batched product, which is summed in single precision."""
     if a.dtype == into.dtype:
-        torch.bmm(a, b, out=into)
+        _multiply_models(a, b, into)
     else:
         into.copy_(_multiply(a, b))
+
+
+def _multiply_models(a: Tensor, b: Tensor, into: Tensor) -> None:
+    """Write a batched product; of large factors model by model, which oneDNN need not copy."""
+    wide = max(a[0].numel(), b[0].numel(), into[0].numel()) >= _WIDE
+    if not wide or a.is_cuda or a.dtype != torch.float32:
+        torch.bmm(a, b, out=into)
+        return
+    with use_precision("float32", rows=MANY_ROWS):
+        for left, right, product in zip(a, b, into, strict=True):
+            torch.mm(left, right, out=product)
+
+
+def _multiply_many(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the outputs of a linear layer of every model."""
+    if bias is None:
+        return torch.bmm(rows, weight.transpose(1, 2))
+    return torch.baddbmm(bias[:, None, :], rows, weight.transpose(1, 2))
+
+
+class _Products(torch.autograd.Function):
+    """The same on a CPU, differentiated by the rows alone."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return outputs; a copy of small weights is turned, for oneDNN would take longer to."""
+        ctx.save_for_backward(weight)
+        if weight[0].numel() < _WIDE:
+            few = weight.contiguous() if rows.shape[1] >= MANY_ROWS else weight
+            return _multiply_many(rows, few, bias)
+        z = rows.new_empty(*rows.shape[:2], weight.shape[1])
+        _multiply_models(rows, weight.transpose(1, 2), z)
+        return z if bias is None else z.add_(bias[:, None, :])
+
+    @staticmethod
+    def backward(ctx: Any, *backs: Tensor) -> Any:
+        """Return the derivative by the rows."""
+        (weight,) = ctx.saved_tensors
+        into = backs[0].new_empty(*backs[0].shape[:2], weight.shape[2])
+        _multiply_models(backs[0], weight, into)
+        return into, None, None
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:
@@ -233,10 +276,8 @@ class ManyLinear(Layer):
         """Return all models' outputs."""
         x, runs, (weight, bias) = self.tape.lower(x), self.tape.runs, self.lowered()
         rows = x.reshape(runs, -1, x.shape[-1])
-        if bias is None:
-            z = torch.bmm(rows, weight.transpose(1, 2))
-        else:
-            z = torch.baddbmm(bias[:, None, :], rows, weight.transpose(1, 2))
+        multiply: Any = _multiply_many if x.is_cuda else _Products.apply
+        z = multiply(rows, weight, bias)
         return self.remember(x.detach(), z.view(*x.shape[:-1], weight.shape[1]))
 
     def measure(self, given: Tensor, back: Tensor) -> tuple[Tensor, Any]:

@@ -43,7 +43,7 @@ from epsilometer.networks.trainer import Precision
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Initial: TypeAlias = Literal["fresh", "given"]
 _ALIGNED = 4  # floats: what a GPU loads at once, so that no product starts in between
-_CACHED = 3e6  # bytes of outputs of layers on a CPU; with patches, gradients and weights, its cache
+_CACHED = 1.2e7  # bytes of outputs of layers on a CPU: more takes pages that were given back
 _TINY = 1e-6  # added to norms, as Opacus does: never divides by zero, never clips too little
 
 
@@ -242,7 +242,7 @@ class ManyModels:
     ) -> None:
         """Write sums of per-example gradients; ``weigh`` makes weights of their norms."""
         precision = self._tape.precision
-        with torch.enable_grad(), use_precision(precision):
+        with torch.enable_grad(), use_precision(precision, rows=x.shape[1]):
             out = self(self._tape.lower(x))
             losses = loss(out.flatten(0, 1).float(), y.flatten(0, 1))
             calls = list(self._tape.calls)
@@ -256,7 +256,7 @@ class ManyModels:
         reached = [
             (call, back) for call, back in zip(calls, backs, strict=True) if back is not None
         ]
-        with torch.no_grad(), use_precision(precision):
+        with torch.no_grad(), use_precision(precision, rows=x.shape[1]):
             measured = [call.layer.measure(call.given, back) for call, back in reached]
             norms = sum_of(squares for squares, _ in measured).sqrt_().view(len(x), -1)
             weights = round_down(weigh(norms), self._tape.dtype)

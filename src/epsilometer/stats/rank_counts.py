@@ -12,9 +12,10 @@ array, and how large the groups are. Over seeds, all orders remain equally likel
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epsilometer.core.scores import ScoreCounts, Scores
 from epsilometer.stats.rank_walk import sort_distinct
@@ -212,48 +213,48 @@ def _count_sorted(scores: FloatArray, values: FloatArray) -> tuple[IntArray, Int
 
 
 class _Bins:
-    """Bins of equal width between two scores; beyond them the first and the last go on."""
+    """Scores in bins of equal width between two; beyond them the first and the last go on."""
 
-    def __init__(self, low: float, high: float) -> None:
+    def __init__(self, scores: FloatArray, low: float, high: float) -> None:
         self._low, self._high = low, high
         with np.errstate(all="ignore"):
             scale = np.float64(_BINS) / (np.float64(high) - np.float64(low))
         self._scale = float(scale) if np.isfinite(scale) else 0.0
+        parts = [scores[start : start + _BLOCK] for start in range(0, scores.size, _BLOCK)]
+        self._parts = [(part, self.place(part)) for part in parts]
 
-    def place(self, scores: FloatArray) -> IntArray:
+    def place(self, scores: FloatArray) -> NDArray[np.uint16]:
         """Return each score's bin, which never falls where scores rise."""
-        at = (np.clip(scores, self._low, self._high) - self._low) * self._scale
-        return at.astype(np.int64)
+        at = np.clip(scores, self._low, self._high)
+        at -= self._low
+        at *= self._scale
+        return at.astype(np.uint16)
 
-    def count(self, scores: FloatArray) -> IntArray:
+    def count(self) -> IntArray:
         """Return how many scores are in each bin."""
         sums = np.zeros(_BINS + 1, np.int64)
-        for start in range(0, scores.size, _BLOCK):
-            sums += np.bincount(self.place(scores[start : start + _BLOCK]), minlength=_BINS + 1)
+        for _, bins in self._parts:
+            sums += np.bincount(bins, minlength=_BINS + 1)
         return sums
 
-    def gather(self, scores: FloatArray, wanted: IntArray) -> FloatArray:
+    def gather(self, wanted: NDArray[np.integer[Any]]) -> FloatArray:
         """Return the scores of some bins, rising."""
         chosen = np.zeros(_BINS + 1, bool)
         chosen[wanted] = True
-        parts = [
-            part[chosen[self.place(part)]]
-            for part in (scores[at : at + _BLOCK] for at in range(0, scores.size, _BLOCK))
-        ]
-        return np.sort(np.concatenate(parts))
+        return np.sort(np.concatenate([part[chosen.take(bins)] for part, bins in self._parts]))
 
 
 def _select(scores: FloatArray, ranks: IntArray) -> FloatArray:
     """The scores of ranks from below: only those in the bins of the ranks are sorted."""
     sample = scores[:: max(scores.size // _BLOCK, 1)]
     low, high = np.quantile(sample[np.isfinite(sample)], (0.01, 0.99)) if _some(sample) else (0, 0)
-    bins = _Bins(float(low), float(high))
-    sums = bins.count(scores)
+    bins = _Bins(scores, float(low), float(high))
+    sums = bins.count()
     wanted = np.searchsorted(np.cumsum(sums), ranks)
     gathered = np.zeros(_BINS + 1, np.int64)
     gathered[wanted] = sums[wanted]
     left_out = np.append(0, np.cumsum(sums - gathered))[wanted]
-    return np.asarray(bins.gather(scores, wanted)[ranks - left_out - 1])
+    return np.asarray(bins.gather(wanted)[ranks - left_out - 1])
 
 
 def _some(sample: FloatArray) -> bool:
@@ -263,11 +264,12 @@ def _some(sample: FloatArray) -> bool:
 def _count_unsorted(scores: FloatArray, values: FloatArray) -> tuple[IntArray, IntArray]:
     """The same of scores in any order: they are binned, and compared in the values' bins only."""
     finite = values[np.isfinite(values)]
-    bins = _Bins(float(finite[0]), float(finite[-1])) if finite.size else _Bins(0.0, 0.0)
-    wanted, sums = bins.place(values), bins.count(scores)
+    low, high = (float(finite[0]), float(finite[-1])) if finite.size else (0.0, 0.0)
+    bins = _Bins(scores, low, high)
+    wanted, sums = bins.place(values), bins.count()
     sums[wanted] = 0
     before = np.append(0, np.cumsum(sums))[wanted]
-    below, most = _count_sorted(bins.gather(scores, wanted), values)
+    below, most = _count_sorted(bins.gather(wanted), values)
     return before + below, before + most
 
 

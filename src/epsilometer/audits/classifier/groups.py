@@ -58,7 +58,7 @@ def read_groups(groups: Any, n: int) -> dict[str, NDArray[np.str_]]:
 
     Args:
         groups: Column → group of each record, or a table. Numbers of many values are cut at their
-            quartiles; missing values are a group of their own.
+            quartiles; missing values are a separate group.
         n: Number of records.
 
     Example:

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 
 import click
 
-from epsilometer.cli.output import say, say_marked, say_title
+from epsilometer.cli.output import count_columns, say, say_marked, say_title
 from epsilometer.core.printing import one_line, to_json_text
 from epsilometer.errors import InvalidArgument
 
@@ -150,7 +150,7 @@ def doctor(address: str | None, as_json: bool) -> None:
         _show(checks)
         say()
         for sentence in sentences:
-            say(textwrap.fill(sentence, _WIDTH, subsequent_indent="  "))
+            say(textwrap.fill(sentence, count_columns(_WIDTH), subsequent_indent="  "))
     if not healthy:
         say("epsilometer does not work here: see what is broken above.", err=True)
         raise SystemExit(3)
@@ -169,7 +169,10 @@ def _show(checks: list[Check]) -> None:
             say_title(part)
         indent = " " * (widest + 6)
         says = textwrap.fill(
-            one_line(check.says), _WIDTH, initial_indent=indent, subsequent_indent=indent
+            one_line(check.says),
+            count_columns(_WIDTH),
+            initial_indent=indent,
+            subsequent_indent=indent,
         ).strip()
         line = f"{one_line(check.name):<{widest}}  {says}"
         say_marked(_MARKS[check.state], line, colour=_COLOURS[check.state], indent=2)

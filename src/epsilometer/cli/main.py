@@ -242,7 +242,7 @@ def show_start() -> None:
         Text.assemble(
             (f"epsilometer {__version__}", "bold"), ": is the privacy that you claim true?"
         ),
-        "It attacks a training run, turns the attack's success into a lower bound on ε at a\n"
+        "It attacks a training run, turns the attack's success into a lower bound on ε at a "
         "stated confidence, and says whether the claimed ε can be true.",
         "",
         _make_start_table("You have", "Type", STARTS),

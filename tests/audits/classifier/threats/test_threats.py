@@ -232,7 +232,7 @@ def test_the_rule_decides_by_threats() -> None:
     found = em.audit(subject, engine=HERE)
     assert found.verdict == judge.DO_NOT_RELEASE
     (rule,) = found.find(RuleFinding)
-    assert "A hidden sex is guessed rightly of" in rule.finding
+    assert "A hidden sex is guessed correctly for" in rule.finding
     assert [each.threat for each in found.find(ThreatFinding)] == ["attribute", "structure"]
 
 

@@ -113,7 +113,7 @@ TITLES = (
 FINDINGS = (
     f"For 12,345 of 1,234,567 people, the file contains their whole row. {LONG} contains it.",
     f"TPR − FPR of {LONG} is 0.123 (0.012 to 0.234): it may be on either side of 0.1. More records "
-    "would narrow the interval; so may more models, which a precision requests.",
+    "would narrow the interval; so may more models (precision).",
     f"A hidden {LONG} is guessed correctly for 75 of 100 people in the data; for others, for 60.",
 )
 BROKEN = tuple(

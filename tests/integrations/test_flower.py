@@ -318,7 +318,7 @@ def test_canaries_may_plant_themselves_where_the_server_must_not(tmp_path: Path)
     tolerance = scipy.stats.norm.isf(FLAKE / 2) / np.sqrt(50 * 2000)
     np.testing.assert_allclose(found.final[:50].mean(), mean, atol=tolerance)
     np.testing.assert_allclose(found.final[50:].mean(), 0, atol=tolerance)
-    assert "Who took part was not seen" in " ".join(found.audit.bounds[0].caveats)
+    assert "Participation was not observed" in " ".join(found.audit.bounds[0].caveats)
 
 
 def test_the_strategy_is_as_it_was_after_the_audit(tmp_path: Path) -> None:

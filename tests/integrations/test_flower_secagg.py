@@ -79,10 +79,10 @@ def test_canaries_plant_themselves_under_the_masks(tmp_path: Path) -> None:
     # Four orthonormal canaries and nothing else: each has half of the sum's length.
     np.testing.assert_allclose(found.final[:CANARIES], 0.5, atol=1e-3)  # what quantising leaves
     np.testing.assert_allclose(found.final[CANARIES:], 0, atol=1e-3)
-    assert "last round were seen only if they crossed" in found.told
+    assert "last round were observed only if they were sent" in found.told
     assert found.judged
     assert "Canaries were at most 4 of the 8 replies of a round." in found.told
-    assert "What canaries added had 100% of the length" in found.told
+    assert "Canaries added 100% of the norm" in found.told
 
 
 @pytest.mark.parametrize("through", [audit_server_app, audited_strategy])

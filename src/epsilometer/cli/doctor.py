@@ -33,7 +33,7 @@ _SAID = 200  # letters of what a broken package says
 # Packages that are imported by another name than they are installed by, but for dashes.
 _IMPORTED_AS = {"scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}
 USES = {
-    "torch": "dpsgd, federated, posterior; classifiers that are networks; games on a GPU",
+    "torch": "dpsgd, federated, posterior; classifiers that are networks; simulations on a GPU",
     "opacus": "audits of training with Opacus (epsilometer.integrations.opacus)",
     "jax": "audits of training with JAX-Privacy (epsilometer.integrations.jax_privacy); JaxModel",
     "lightning": "the callback for Lightning (epsilometer.integrations.lightning)",
@@ -41,7 +41,7 @@ USES = {
     "flower": "audits of Flower deployments (epsilometer.integrations.flower)",
     "sklearn": "classifier; classifiers of scikit-learn from Python",
     "dask": "--engine dask",
-    "numba": "faster games of shuffle on a CPU; nothing stops without it",
+    "numba": "faster simulations of shuffle on a CPU",
     "parquet": "files that end in .parquet, .arrow or .feather",
     "models": "fitted models that end in .skops or .onnx",
     "excel": "files that end in .xlsx",
@@ -49,7 +49,7 @@ USES = {
     "figures": "report --figures",
     "mlflow": "logging of results with MLflow",
     "wandb": "logging of results with W&B (epsilometer.integrations.wandb)",
-    "tf": "audits of TensorFlow Privacy (epsilometer.integrations.tf_privacy); Python 3.11 alone",
+    "tf": "audits of TensorFlow Privacy (epsilometer.integrations.tf_privacy), on Python 3.11",
     "signing": "check --signed-by",
     "service": "audits of models behind an HTTP service",
     "ui": "ui",
@@ -84,7 +84,7 @@ print("2 units ran, in 2 processes")
 _GPU = """
 import torch
 if not torch.cuda.is_available():
-    print("none that torch can use" + ("" if torch.version.cuda else " (a build for CPUs)"))
+    print("none that torch can use" + ("" if torch.version.cuda else " (a CPU-only build)"))
 else:
     torch.ones(8, device="cuda").sum().item()
     for i in range(torch.cuda.device_count()):
@@ -233,10 +233,12 @@ def list_workable(checks: Iterable[Check]) -> list[str]:
     for check in checks:
         if check.part.startswith("extra ") and check.state in ("missing", "broken"):
             lacking[check.part.removeprefix("extra ")] = check.state
-    lines = [f"Work without any extra: {', '.join(WITHOUT)}."]
+    lines = [f"These commands need no extra: {', '.join(WITHOUT)}."]
     for extra, state in lacking.items():
         remedy = f"pip install 'epsilometer[{extra}]'"
-        lines.append(f"Without {extra} ({state}): no {USES[extra]}. Get it with: {remedy}")
+        lines.append(
+            f"The extra {extra} is {state}. It is needed for {USES[extra]}. Get it with: {remedy}"
+        )
     return lines
 
 

@@ -184,7 +184,7 @@ def _show_warning(
 ) -> None:
     """Replace ``warnings.showwarning``."""
     say(
-        f"{category.__name__} from {one_line(filename)}:{lineno}; what it says is shown with "
+        f"{category.__name__} from {one_line(filename)}:{lineno}; its text is shown with "
         f"{SHOW_ERRORS}=1.",
         err=True,
     )

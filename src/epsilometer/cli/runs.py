@@ -198,7 +198,7 @@ def status(directory: Path, watch: bool, as_json: bool) -> None:
     if broken:
         table.add_row("changed", one_line(f"{broken}; the result will be made again"))
     if failures:
-        table.add_row("", one_line(f"what they said is in {directory / 'failures'}"))
+        table.add_row("", one_line(f"their error messages are in {directory / 'failures'}"))
     if result is not None:
         table.add_row("verdict", words.headline(result))
     show(table)

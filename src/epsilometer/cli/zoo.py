@@ -121,7 +121,7 @@ def _describe_source(program: Program) -> str:
     lines = [
         f"# {program.id}: {program.title}",
         f"# breaks: {program.breaks}" if program.breaks else "# right",
-        f"# seen in: {program.seen}" if program.seen else "",
+        f"# reported in: {program.seen}" if program.seen else "",
         f"# settings: {program.settings}" if program.settings else "",
         program.source.rstrip(),
     ]

@@ -50,7 +50,9 @@ class TurnsWatch:
     def check(self) -> Check:
         """Return the observations so far."""
         if self._steps <= self._cycle:
-            return leave_untested(NAME, _EXPECTED, "fewer steps than a cycle and one were seen")
+            return leave_untested(
+                NAME, _EXPECTED, ("fewer steps than one cycle plus one were observed")
+            )
         return Check(
             name=NAME,
             outcome=judge.judge_limit(self._strays, limit=0),

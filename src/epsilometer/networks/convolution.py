@@ -179,7 +179,7 @@ class ManyConv2d(Layer):
 
 
 def _has_kernels(x: Tensor, layer: nn.Conv2d) -> bool:
-    """Tell whether there are kernels of our own for a convolution."""
+    """Tell whether this package has kernels for a convolution."""
     return x.is_cuda and math.prod(layer.kernel_size) <= _TAPS and has("triton")
 
 
@@ -208,7 +208,7 @@ class _ByModel(torch.autograd.Function):
 
 
 class _BackByModel(torch.autograd.Function):
-    """Hands a convolution on; its derivative by the image is torch's own, model by model.
+    """Pass a convolution on; its gradient by the image is torch's own, model by model.
 
     On the CPU that takes half as long as to add patches up, and models one by one as long as all.
     """
@@ -243,7 +243,7 @@ def _columns(
     Args:
         x: Padded images.
         layer: Whose patches.
-        memory: What was returned before. New pages cost more than what is written to them.
+        memory: The array returned before, to be reused: allocating costs more than writing.
     """
     (high, wide), (down, right), (below, beside) = layer.kernel_size, layer.stride, layer.dilation
     seen = x.detach().unfold(3, beside * (wide - 1) + 1, right)[..., ::beside]

@@ -576,7 +576,7 @@ def per_example(loss: Any) -> Loss:
 
 
 def _weigh_norms(norms: Tensor, *, clip: float, keep: Tensor) -> Tensor:
-    """Return by what gradients are multiplied to be clipped: 0 for those that do not count."""
+    """Return the factors that clip gradients: 0 for those that do not count."""
     return (clip / norms.add_(_TINY)).clamp_(max=1.0).mul_(keep)
 
 

@@ -313,7 +313,9 @@ def _describe_fixed(labels: IntArray, slices: IntArray, sizes: IntArray) -> Reco
     return Recognised(
         sampler=None,
         name="fixed bins" if uneven else "one fixed order",
-        accountant=f"none that counts on chance, for epochs are not independent: only {_PLAIN}",
+        accountant=(
+            f"none that relies on randomness, because epochs are not independent: only {_PLAIN}"
+        ),
         evidence=(f"Every one of {len(sizes)} epochs has the same batches, not in stored order.",),
         caveats=("The order was drawn once, or a seed is set again at every epoch.",),
     )
@@ -377,7 +379,7 @@ def _conclude(
 def _describe_unknown(reason: str, *evidence: str) -> Recognised:
     return Recognised(
         sampler=None,
-        name="none that we know",
+        name="none that is known",
         accountant=f"none: {reason}",
         evidence=evidence,
     )
@@ -570,11 +572,11 @@ def _describe_power(
     grouped = apart * math.sqrt(group)
     noticed = [
         single if often <= trials[0] else "no place of a single record, there are too few epochs",
-        f"a feature of epochs whose law is {apart:.2g} away (Kolmogorov's distance)"
+        f"a feature of epochs whose distribution is {apart:.2g} away (Kolmogorov's distance)"
         if apart < 1
         else "no feature of epochs, there are too few",
         f"one of groups of {group} epochs if {grouped:.2g} away"
         if grouped < 1
         else f"none of groups of {group} epochs",
     ]
-    return f"Would have been noticed: {'; '.join(noticed)}."
+    return f"Would have been detected: {'; '.join(noticed)}."

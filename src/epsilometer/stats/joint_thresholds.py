@@ -183,8 +183,8 @@ def joint_bound(
         found = best_thresholds(known_in, known_out, joining=joining, rates=rates)
         bound = _bound_of(found, known_in, known_out, delta, confidence, seed)
         caveats = (
-            "the best thresholds of these very runs, unpaid, and rates without limits: as in the "
-            "paper, floored at one run",
+            "the best thresholds on these same runs, not accounted for, and rates without "
+            "limits: as in the paper, floored at one run",
         )
         basis = (*bound.basis, ("rates floored at", 1 / min(n_in, n_out)))
         bound = replace(bound, epsilon=found.epsilon, valid=False, caveats=caveats, basis=basis)

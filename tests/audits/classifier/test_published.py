@@ -309,7 +309,7 @@ def test_answers_of_a_linear_model_tell_what_its_file_tells(name: str) -> None:
     (rounded,) = compute_from_answers(model, X, y, np.unique(y), decimals=1)
     if name in HIDDEN:
         assert (rounded.kind, rounded.records) == ("unread", 0)  # which is no pass
-        assert "Limit how often one may ask" in rounded.finding
+        assert "Limit the number of queries" in rounded.finding
         assert limit_answers((rounded,), len(X)).outcome == "unclear"
     else:  # where an answer of one decimal changes, the probability is known exactly
         assert (rounded.kind, rounded.records) == ("rebuilt", held.records)

@@ -663,7 +663,7 @@ def test_a_precision_has_more_models_attacked(rng: np.random.Generator) -> None:
 def test_many_records_are_attacked_through_fewer_models(rng: np.random.Generator) -> None:
     data = noise(9_000, 2, rng)
     found = audit(GaussianNB(), data, attacks=("loss",), shadows=32)
-    (caveat,) = [text for text in found.caveats if text.startswith("Attacks were made on")]
+    (caveat,) = [text for text in found.caveats if text.startswith("Attacks were run on")]
     assert "28 models" in caveat
 
 

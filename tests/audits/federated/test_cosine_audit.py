@@ -124,7 +124,7 @@ def test_same_seed_same_audit_to_json_and_back() -> None:
 def test_is_reported() -> None:
     text = page.page(_audit(_cosines(3.0)))
     assert "mean_cosine" in text
-    assert "the law without it is known" in text
+    assert "the distribution without it is known" in text
 
 
 def test_true_claims_stand() -> None:

@@ -185,7 +185,7 @@ def test_joined_records_neither_clear_nor_refute_a_claim() -> None:
     for shift in (0.0, 9.0):
         audit = ask(planted, leak(planted, shift), 1.0, counts=packed)
         assert audit.verdict == "cannot judge"
-        assert "7 rows held several canaries" in "".join(audit.caveats)
+        assert "7 rows contained several canaries" in "".join(audit.caveats)
 
 
 def test_duplicated_canaries_are_bounded_as_several_records() -> None:

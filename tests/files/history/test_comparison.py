@@ -95,8 +95,8 @@ def test_settings_and_bounds_that_differ_are_told(tmp_path: Path) -> None:
     (audit,) = found.audits
     assert audit.difference == pytest.approx(0.3)
     assert not audit.told_apart
-    assert audit.meaning.startswith("Both are lower bounds: the smaller one does not say")
-    assert audit.meaning.endswith("Error rates differ by no more than chance explains.")
+    assert audit.meaning.startswith("Both are lower bounds: a smaller bound does not mean")
+    assert audit.meaning.endswith("Error rates differ by no more than random variation.")
 
 
 def test_settings_of_several_views_are_told_apart(tmp_path: Path) -> None:

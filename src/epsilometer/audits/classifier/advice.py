@@ -96,7 +96,7 @@ def advise(result: Audit, *, unmeasured: Sequence[str] = ()) -> Iterator[str]:
         yield from _advise_unclear(result.find(RuleFinding))
     if result.verdict == judge.RELEASE:
         if unmeasured:
-            yield f"Before publishing, let the usual rules decide too. {' '.join(unmeasured)}"
+            yield f"Before publishing, also apply the default rules. {' '.join(unmeasured)}"
         yield (
             "Publish what was audited: this model, trained on these records in this way. After "
             "any change, audit again."
@@ -106,7 +106,7 @@ def advise(result: Audit, *, unmeasured: Sequence[str] = ()) -> Iterator[str]:
         shown = "class labels" if risk.decimals == -1 else f"{risk.decimals} decimals"
         more = "1 more record is" if hidden == 1 else f"{hidden:,} more records are"
         yield (
-            f"Show no more than {shown}, and do not give the model itself away: at full precision "
+            f"Show no more than {shown}, and do not publish the model itself: at full precision "
             f"{more} exposed."
         )
 
@@ -116,13 +116,13 @@ def _advise_unclear(rules: Sequence[RuleFinding]) -> Iterator[str]:
     unclear = {rule.rule: rule for rule in rules if rule.outcome == "unclear"}
     if unclear.pop(IN_FILE, None) is not None:
         yield (
-            "To decide, leave out of the model what could not be searched; or do not "
-            "publish the file, and audit an API."
+            "To decide, remove from the model what could not be searched; or publish an API "
+            "instead of the file, and audit that."
         )
     if unclear:
         yield (
-            "To decide, do what the unclear rules ask for; where they ask for nothing, "
-            "measure more: all records, more shadows, more records."
+            "To decide, follow the advice of the unclear rules. Where they give none, measure "
+            "more: all records, more shadow models, or more data."
         )
 
 
@@ -130,9 +130,14 @@ def _advise_other_form(rules: Sequence[RuleFinding]) -> Iterator[str]:
     """Yield forms of publication that the failed rules do not concern, if no remedy was tried."""
     failed = {rule.rule for rule in rules if rule.outcome == "fail"}
     if IN_FILE in failed:
-        yield "Do not publish the file. Audit an API, or labels alone: they do not hold its parts."
+        yield (
+            "Do not publish the file. Audit an API or labels only: they do not contain its parts."
+        )
     elif IN_ANSWERS in failed:
-        yield "Do not publish the API. Audit labels alone, or a model that was trained privately."
+        yield (
+            "Do not publish the API. Audit labels only, or a model trained with differential "
+            "privacy."
+        )
 
 
 def _advise_remedies(tried: Sequence[RemedyFinding], verdict: judge.Verdict) -> Iterator[str]:
@@ -164,9 +169,9 @@ def _advise_rounding(steps: Sequence[RoundingStep], risk: LeaveOneOut) -> str:
             named = {-1: "the class alone", 1: "1 decimal", None: "all digits"}
             shown = named.get(step.decimals, f"{step.decimals} decimals")
             return (
-                f"Try an API that shows {shown}: leaving records out then exposes none, and the "
-                f"right class is named for {step.accuracy:.1%}. No attack was run, so audit that "
-                "with attacks."
+                f"Try an API that shows {shown}: no record is then exposed, and "
+                f"{step.accuracy:.1%} of records get the correct class. No attack was run on it: "
+                "audit it with attacks."
             )
     fewest = min(steps, key=lambda step: step.exposed)
     return (

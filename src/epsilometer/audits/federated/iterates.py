@@ -241,8 +241,8 @@ class CanaryCost:
             )
         if self.effects:
             yield (
-                f"What canaries added had {np.mean(self.effects):.0%} of the length of a round's "
-                "change of the weights, mean of rounds with canaries."
+                f"Canaries added {np.mean(self.effects):.0%} of the norm of a round's change of "
+                "the weights, on average over rounds with canaries."
             )
 
 

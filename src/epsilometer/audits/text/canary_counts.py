@@ -86,7 +86,7 @@ class CanaryCounts:
         if missing:
             yield (
                 f"Of {self.counts.size:,} planted of {named}, {missing:,} were in no batch as "
-                "whole texts with a loss on their secret. Reach and power count the others alone."
+                "whole texts with a loss on their secret. Reach and power count only the others."
             )
         elif self.is_short(declared):
             yield f"Planted of {named} were in batches less than half as often as declared."

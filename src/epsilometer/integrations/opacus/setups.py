@@ -36,8 +36,9 @@ RATE = "sampling rate"
 SETTINGS = "noise and clipping norm"
 _ROUNDING = 1e-5  # relative, of a divisor measured in float32
 _CAVEAT = (
-    "The set-up alone was compared, on datasets of one record more and one less; where neighbours "
-    "have as many records (zeroing out, replacing), n is public, and nothing here is a leak."
+    "Only the set-up was compared, on datasets of one record more and one less. If neighbours "
+    "have equally many records (zeroing out, replacing), n is public, and nothing here is a "
+    "leak."
 )
 
 

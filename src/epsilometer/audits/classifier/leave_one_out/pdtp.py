@@ -224,7 +224,10 @@ def dtp_over(
         worst = list(comparison.find_worst(comparison.model, full, at))
     values, binned, query = (np.array([each[i] for each in worst]) for i in range(3))
     without = np.stack([each[3] for each in worst])
-    noted = f"Over {len(full):,} queries: a lower bound of DTP, which has all there could be."
+    noted = (
+        f"Over {len(full):,} queries: a lower bound on DTP, which is the maximum over all "
+        "possible queries."
+    )
     return DtpOver(
         floor=floor,
         full=full[query],
@@ -379,11 +382,11 @@ class _Comparison:
         last = infinite & (np.bincount(self.codes)[self.codes[self.records]] == 1)
         silent = infinite & np.isnan(without).any(axis=1)
         reasons = (
-            (last, "the last of its class, which without it has probability 0."),
+            (last, "the last of its class, which has probability 0 without it."),
             (silent, "without it the model has no prediction there (0/0)."),
             (
                 infinite & ~last & ~silent,
-                "one of the two models holds a class to be impossible that the other does not.",
+                "a class has probability 0 under only one of the two models.",
             ),
         )
         for which, reason in reasons:

@@ -152,19 +152,18 @@ class RegressorResults(PublishedResults):
         caveats = [*subject.caveats, *left]
         if self.task.targets.times is not None:
             caveats.append(
-                "Predictions of this survival model are the hazards that records have gathered "
-                "when their times end; residuals are martingale residuals."
+                "Predictions of this survival model are cumulative hazards at the time of each "
+                "record; residuals are martingale residuals."
             )
         caveats += [leak.finding for leak in self.leaks or () if leak.kind == "statistics"]
         if subject.noise is not None:
             caveats.append(
-                "Every answer has its own noise: someone who asks k times averages it out and sees "
-                "changes √k times as clearly."
+                "Every answer has fresh noise: averaging k answers reduces it by a factor of √k."
             )
         if "attacks" in self.found:
             inside, outside = self.found["attacks"]["errors"].tolist()
             caveats.append(
-                f"Attacks were made on {len(self.found['attacks']['member'])} models trained on "
+                f"Attacks were run on {len(self.found['attacks']['member'])} models trained on "
                 f"halves of the records, whose mean error is {inside:.3g} on records they were "
                 f"trained on and {outside:.3g} on the others. Limits hold for records like these."
             )

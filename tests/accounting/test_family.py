@@ -393,7 +393,7 @@ def test_says_what_it_assumes(rng: np.random.Generator) -> None:
     steps = poisson_bound(_gaussian(rng, 1.0), adversary="sees all steps", **knobs)  # type: ignore[arg-type]
     assert steps.valid
     assert any("Poisson" in caveat for caveat in steps.caveats)
-    assert any("not seen" in caveat for caveat in steps.caveats)
+    assert any("not measured" in caveat for caveat in steps.caveats)
     assert (steps.n_in, steps.n_out, steps.adversary) == (40, 60, "sees all steps")
     assert steps.threshold_rule == "RankSum()"
     assert msgspec.convert(steps.to_dict(), em.EpsilonLowerBound, strict=False) == steps

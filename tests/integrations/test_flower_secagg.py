@@ -145,7 +145,7 @@ def test_the_strategy_sees_the_sum_of_the_last_round_too(tmp_path: Path) -> None
     found = Written(tmp_path / "run")
     np.testing.assert_allclose(found.final[:CANARIES], 0.5, atol=1e-3)  # what quantising leaves
     np.testing.assert_allclose(found.final[CANARIES:], 0, atol=1e-3)
-    assert "crossed the grid" not in found.told
+    assert "sent over the grid" not in found.told
 
 
 def test_the_strategy_cannot_answer_for_a_client_with_masks_either(tmp_path: Path) -> None:

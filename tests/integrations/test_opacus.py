@@ -285,7 +285,7 @@ def test_ghost_clipping_and_strange_samplers_are_confessed() -> None:
     )
     audit = audited(run.engine, run.optimizer, strange, canaries=20)
     train(run, loader=strange)
-    assert any("was not under test" in said for said in audit.result(delta=DELTA).bounds[0].caveats)
+    assert any("was not tested" in said for said in audit.result(delta=DELTA).bounds[0].caveats)
 
 
 def audited_run_of_ghost() -> Audited:

@@ -233,7 +233,7 @@ def test_estimates_say_what_they_are() -> None:
     assert wide.method == "normal distribution of 400 cosines, fitted spread, exact rule"
     assert wide.direction == "present→absent"  # the tails of the wider
     assert wide.subject == "cosines of canaries"
-    assert any("Errs upwards" in caveat for caveat in wide.caveats)
+    assert any("Too large where" in caveat for caveat in wide.caveats)
     assert (wide.delta, wide.confidence, wide.cites) == (DELTA, 0.95, ("andrew2024",))
     narrow = sphere_estimates.cosine_estimate(
         0.8 * _even(1.0, 400), rng=rng, subject="mine", **ASKED

@@ -539,7 +539,7 @@ def try_models(
         raise InvalidArgument(
             "Expected a module that treats the records of a batch one by one, its outputs for "
             "two records are not those for each alone: one record moves the gradients of all "
-            "others, and clipping bounds nothing. In place of batch normalisation take GroupNorm."
+            "others, and clipping bounds nothing. Use GroupNorm instead of batch normalisation."
         )
     if precision != "float32":
         ManyModels(module, 2, device=device, whole=whole, precision=precision).try_lower(tried)

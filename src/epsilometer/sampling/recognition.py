@@ -215,14 +215,14 @@ def _describe_replacement(seen: list[Epoch], records: int, error: float) -> Reco
     return Recognised(
         sampler=None,
         name="with replacement",
-        accountant="none: a record can be in a batch several times, which no accountant at hand "
+        accountant="none: a record can be in a batch several times, which no known accountant "
         "covers; clipping bounds one copy only",
         evidence=("Some batches hold a record more than once.", drawn + ", as by even chances."),
     )
 
 
 def _recognise_fresh(seen: list[Epoch], records: int, trial: Trial) -> Recognised:
-    """Recognise batches in which records come again: Poisson, or subsets of fixed size."""
+    """Recognise batches in which records recur: Poisson, or subsets of fixed size."""
     sizes = np.concatenate([epoch.sizes for epoch in seen])
     steps = seen[0].sizes.size
     size = find_batch_size(seen)
@@ -230,7 +230,7 @@ def _recognise_fresh(seen: list[Epoch], records: int, trial: Trial) -> Recognise
     number = None if steps == by_default else steps
     if sizes.min() == sizes.max():
         expected = sizes.size * size * (size - 1) / (2 * records)
-        note = f"No record came twice in a batch; with replacement {expected:.3g} would have."
+        note = f"No record occurred twice in a batch; with replacement {expected:.3g} would have."
         return _conclude(
             [trial.of(WithoutReplacement(steps=number), seen, records, size)],
             "fixed-size sampling without replacement",
@@ -558,7 +558,7 @@ def _measure_reach(labels: IntArray, size: int) -> int:
 def _describe_power(
     sampler: Sampler, seen: list[Epoch], records: int, error: float, group: int, drawn: int
 ) -> str:
-    """Say which deviations would have been noticed."""
+    """Say which deviations would have been detected."""
     from scipy.stats import binom
 
     chance, trials, joined = _find_chances(sampler, seen, records)

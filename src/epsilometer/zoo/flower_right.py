@@ -234,7 +234,7 @@ class _AskHalf(PrivateMean):
 
 @program("EPS-1225", part="strategy")
 class _SendRounded(PrivateMean):
-    """Sends weights in half of the precision, which changes what was released."""
+    """Sends weights in half precision, which changes what was released."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: Any, grid: Grid

@@ -651,7 +651,7 @@ def test_a_precision_has_more_models_attacked(rng: np.random.Generator) -> None:
         found = audit(GaussianNB(), data, precision=precision, **settings)
         rules[precision] = found.one(em.findings.RuleFinding)
         attacks[precision] = found.one(MembershipFinding)
-        said = any("precision asked for" in caveat for caveat in found.caveats)
+        said = any("was requested" in caveat for caveat in found.caveats)
         assert said == (precision == 1e-6)
     assert attacks[None].n_in == 300 * 4
     assert rules[None].high - rules[None].low > 0.15
@@ -709,7 +709,10 @@ def test_the_trend_over_sizes_says_what_all_records_would_show(rng: np.random.Ge
     attack = found.one(MembershipFinding)
     assert attack.full_low > 0.2
     assert attack.full_advantage == pytest.approx(attack.advantage, rel=0.2)
-    assert sum("By the trend" in rule.finding for rule in found.find(em.findings.RuleFinding)) == 1
+    assert (
+        sum("Extrapolated from" in rule.finding for rule in found.find(em.findings.RuleFinding))
+        == 1
+    )
     without = audit(DecisionTreeClassifier(random_state=0), data, skip_trend=True, **settings)
     assert without.one(MembershipFinding).full_high is None
 

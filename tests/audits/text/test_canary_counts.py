@@ -243,7 +243,7 @@ def test_an_address_that_refuses_cannot_clear_a_claim() -> None:
     refusing = Measured(completions=("I cannot help with that.",) * 400)
     audit = ask(planted, refusing, 1.0, counts=counts)
     assert audit.verdict == "cannot judge"
-    assert "one answer" in "".join(audit.caveats)
+    assert "the same answer" in "".join(audit.caveats)
     various = Measured(completions=tuple(f"{at} is what I say" for at in range(400)))
     assert ask(planted, various, 1.0, counts=counts).verdict == "not refuted"
 

@@ -53,7 +53,7 @@ def compute_from_answers(
         X: The features it was fitted to, and is queried at.
         codes: Position of each record's label among the classes.
         classes: All labels, in order.
-        decimals: Decimals to which probabilities are rounded; None: not at all; −1: labels alone.
+        decimals: Decimals to which probabilities are rounded; None: not at all; −1: labels only.
         seed: Seed by which records are chosen.
 
     Example:

@@ -25,7 +25,7 @@ _CHANCE = 1e-3  # probability below which hits are not attributed to chance
 
 
 class Rebuilt(NamedTuple):
-    """How many records were rebuilt, and how many were tried; 0 if chance explains the hits."""
+    """How many records were rebuilt, and how many were tried; 0 if the hits may be random."""
 
     hits: int
     tried: int
@@ -57,7 +57,7 @@ def rebuild_records(
     """Rebuild up to 300 records from a fitted linear model; None for other models.
 
     A record counts as rebuilt if each column is within 5 % of its standard deviation. With few
-    columns that also happens by chance, and hits that chance explains are not counted. ``codes``
+    columns that also happens by chance, and hits that may be random are not counted. ``codes``
     are positions of classes or, for a regressor, its targets. Each of several outputs is tried as
     if it were the only one.
 

@@ -103,7 +103,7 @@ class CaughtAtMost:
 
     Attributes:
         limit: Limit on TPR: the share of members that are identified.
-        fpr: FPR: the share of non-members that are taken for members.
+        fpr: FPR: the share of non-members that are classified as members.
 
     Example:
         >>> import epsilometer as em

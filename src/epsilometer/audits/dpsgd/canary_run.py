@@ -298,7 +298,7 @@ def measure_steps(
 def _limit_exposure(exposure: FloatArray) -> float:
     """Return the largest exposure of canaries that count: many, as exposed as the claim allows.
 
-    It is chosen by the batches alone, never by observations, so it costs nothing.
+    It is chosen by the batches only, never by observations, so it costs nothing.
     """
     rising = np.sort(exposure[exposure > 0])
     if not rising.size:

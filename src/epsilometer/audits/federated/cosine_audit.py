@@ -120,8 +120,8 @@ class Cosines:
             )
         if self.noise == "gaussian" and self.rounds > 1:
             raise InvalidArgument(
-                "Expected noise='gaussian' with rounds=1, whose cosines have a mean of known law, "
-                f"got rounds={self.rounds}."
+                "Expected noise='gaussian' with rounds=1, whose mean cosine has a known "
+                f"distribution, got rounds={self.rounds}."
             )
         for name in ("cosines", "unobserved"):
             if (given := getattr(self, name)) is not None:

@@ -293,7 +293,7 @@ def _take_part(measured: Measured, places: slice) -> Measured:
 def _count_learnt(subject: LanguageModel, places: slice, told: BoolArray) -> tuple[int, int]:
     """Count the planted and held-out canaries that were trained on and have a score.
 
-    Without counts, planted ones were trained on if the user vouches for it.
+    Without counts, planted ones were trained on if the user asserts it.
     """
     included = subject.planted.included[places]
     trained = None if subject.counts is None else subject.counts.trained

@@ -141,7 +141,7 @@ def divide_by_member(name: str, score: Any, member: Any) -> Attack:
     scores, members = take_side(score, name), take_side(member, f"memberships of {name}")
     if scores.shape != members.shape or not np.isin(members, (0, 1)).all():
         raise InvalidArgument(
-            f"Expected a membership of 1 or 0 beside every score of {name!r}, got others."
+            f"Expected a membership of 1 or 0 for every score of {name!r}, got others."
         )
     inside = members == 1
     if inside.all() or not inside.any():
@@ -172,7 +172,7 @@ def check_area(attack: Attack, area: Any = None, *, fpr: Any = None, tpr: Any = 
     reported = float(take_side(np.ravel(area), f"AUC of {attack.name}")[0])
     if not abs(found - reported) <= _ROUNDED:
         raise InvalidArgument(
-            f"Expected scores with the AUC of {reported:.4f} that {attack.name!r} reports beside "
+            f"Expected scores with the AUC of {reported:.4f} that {attack.name!r} reports with "
             f"them, got {found:.4f}. They are of another run, cut off, or of the other sign."
         )
     return attack

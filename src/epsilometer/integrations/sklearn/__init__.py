@@ -27,7 +27,7 @@ _MISSING = frozenset({"na", "n/a", "nan", "null", "?"})  # labels that mean a mi
 _FEW = 10  # different numbers of a column that are used as groups directly
 _BINS = 10  # into which naive Bayes bins numbers
 _KNOWN = (
-    "The lists of words in each column are taken as known to everybody: that a word is among them "
+    "The lists of words in each column are assumed to be public: that a word is among them "
     "does not count as risk."
 )
 

@@ -90,7 +90,7 @@ def _comes_after(inner: Module, loop: ast.AST, module: Module, call: ast.AST) ->
 def _is_read(module: Module, call: Call) -> bool:
     """Tell whether something but ``len`` reads the loader that an engine returned.
 
-    What is returned, kept whole or kept as an attribute is taken to be read.
+    What is returned, kept whole or kept as an attribute is assumed to be read.
     """
     match module.parents.get(id(call.node)):
         case ast.Assign(targets=[ast.Tuple(elts=[*_, last])]):

@@ -192,7 +192,7 @@ def predict_shown(
     *,
     labels: bool,
 ) -> FloatArray:
-    """Return ln p of a fitted model for every record; for labels alone, 0 and −inf.
+    """Return ln p of a fitted model for every record; for labels only, 0 and −inf.
 
     Raises:
         InvalidArgument: The model does not take these records.

@@ -189,8 +189,8 @@ def compose(
 ) -> LossDistribution:
     """Return the distribution of a sum of independent losses, all on grids of the same step.
 
-    What the FFT and its finite window can do to δ is added (``"up"``) or subtracted (``"down"``), so
-    the direction of rounding survives. Only distributions without a tilt are composed.
+    What the FFT and its finite window can do to δ is added (``"up"``) or subtracted (``"down"``),
+    so the direction of rounding survives. Only distributions without a tilt are composed.
 
     Args:
         parts: Distributions, and how many of each.

@@ -172,7 +172,7 @@ def p_value(
 
 
 def _refutes(delta: float) -> Refutes:
-    """Whether the p-value is at most the level; its costly part is skipped where the rest decides."""
+    """Whether the p-value is at most the level; its costly part is computed only if needed."""
 
     def refutes(ways: Guesses, epsilon: FloatArray, levels: FloatArray) -> NDArray[np.bool_]:
         made, correct = ways.made, ways.correct

@@ -46,7 +46,7 @@ def test_words_are_found_and_others_spared(text: str, found: list[str]) -> None:
 
 
 def test_texts_of_the_package_are_held_to_more_words() -> None:
-    for text in ("The null law is known.", "Nobody paid for it, in place of", "It is taken to be normal"):
+    for text in ("The null law is known.", "Nobody paid for it.", "It is taken to be normal."):
         assert list(terms.find_terms(text, shown=True))
         assert not list(terms.find_terms(text))
     assert not list(terms.find_terms("by law, placed, mistaken for one", shown=True))

@@ -57,7 +57,7 @@ def audit(file: Path, data: Path | None, options: Options) -> None:
     Scores,
     {
         "design": "Declare the design: runs, coins, fixed or paired.",
-        "inclusion": "Set the probability that a canary is in.",
+        "inclusion": "Set the probability that a canary is included.",
         "method": "Compute the bound by this method; see epsilometer methods.",
         "rule": "Choose thresholds by this rule.",
         "also": "Also show the bounds of these methods.",
@@ -76,7 +76,7 @@ def estimate(
     """Compute a lower bound on ε from attack scores in FILE.
 
     FILE is .csv, .parquet or .npz with columns score and member (1 inside, 0 outside), or inside
-    and outside. A higher score must mean "was in". Scores are taken to come from independent runs
+    and outside. A higher score must mean "was in". Scores are assumed to come from independent runs
     unless --design, or a column design, says that they belong to canaries of one run.
 
     Results of Privacy Meter, PrivacyGuard, SACRO-ML, ART, JAX-Privacy and TensorFlow Privacy are

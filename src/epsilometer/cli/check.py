@@ -70,7 +70,7 @@ def check(
     RESULT cannot judge it (beyond reach, not valid, failed units, a bound at a smaller δ).
 
     With --policy, every audit that the file requires is checked. Exit code 1 if one is refuted, 4
-    if one is missing, too old, or of other code.
+    if one is missing, too old, or of different code.
 
     Example: epsilometer check audit.json --claim 3 --delta 1e-5
     """

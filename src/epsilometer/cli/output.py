@@ -76,6 +76,8 @@ def show(*renderables: "RenderableType") -> None:
     for each in renderables:
         renderable = _spell_text(each)
         for place, part in enumerate(getattr(renderable, "renderables", [renderable])):
+            if wide is not None:
+                screen.width = wide
             shown = _fit(part, screen) if isinstance(part, Table) and part.show_header else part
             screen.print(shown, soft_wrap=wide is not None and not place and isinstance(part, Text))
 
@@ -91,7 +93,10 @@ def _spell_text(item: Any) -> Any:
 
 
 def _fit(table: "Table", screen: "Console") -> "Table":
-    """Return a table that fits without breaking a word: with narrower columns, or by rows."""
+    """Return a table that fits without breaking a word: with narrower columns, or by rows.
+
+    A file or pipe gets the rows of such a table as long lines.
+    """
     from rich.measure import Measurement, measure_renderables
 
     wide = screen.options.update_width(_UNLIMITED)
@@ -105,7 +110,10 @@ def _fit(table: "Table", screen: "Console") -> "Table":
     spare = screen.width - (whole - sum(most)) - sum(least)
     wanted = sum(most) - sum(least)
     if min(spare, _CRAMPED * spare - wanted) < 0:
-        return _stack_rows(table)
+        if screen.is_terminal:
+            return _stack_rows(table)
+        screen.width = whole
+        return table
     if whole > screen.width:
         for column, low, high in zip(table.columns, least, most, strict=True):
             column.width = low + spare * (high - low) // wanted

@@ -308,7 +308,7 @@ def trend(
 ) -> None:
     """Show how results of the same subject change over time.
 
-    Where dates were lost, as in a copy, --by name orders results by the names of their runs.
+    If a copy lost the dates, --by name orders results by the names of their runs.
 
     Example: epsilometer runs trend . --subject digits --html trend.html
     """

@@ -39,7 +39,7 @@ _WITHOUT: dict[Kind, str] = {
     show_default=True,
     help="Run each program with this many seeds.",
 )
-@option("--source", is_flag=True, help="Print the source of programs, and run none.")
+@option("--source", is_flag=True, help="Print the source of programs without running them.")
 @seed_option
 @json_option
 def zoo(

@@ -127,7 +127,7 @@ def test_results_that_are_the_same_differ_in_nothing(tmp_path: Path) -> None:
     found = both(tmp_path, a_series(), a_series())
     assert (found.settings, found.only_first, found.only_second) == ((), (), ())
     assert [audit.difference for audit in found.audits] == [None] * 6
-    assert {audit.meaning.partition(".")[0] for audit in found.audits} == {"Both prove the same"}
+    assert {audit.meaning.partition(".")[0] for audit in found.audits} == {"Both prove the same ε"}
 
 
 def test_a_better_attack_is_told_with_its_confidence(

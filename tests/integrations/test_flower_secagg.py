@@ -154,5 +154,5 @@ def test_the_strategy_cannot_answer_for_a_client_with_masks_either(tmp_path: Pat
     )
     run_in_process(secure_server(1, strategy), client_app(secaggplus_mod), nodes=NODES)
     told = (tmp_path / "run" / "notes.txt").read_text("utf-8")
-    assert "take mode='mod' and canary_mod" in told
+    assert "use mode='mod' and canary_mod" in told
     assert not (tmp_path / "run" / "result.json").exists()

@@ -10,8 +10,7 @@ Parts = tuple[tuple[float, float, int], ...]
 _ASSUMED = (
     "Tests what the accountant assumes: Gaussian noise on sums of clipped gradients, batches "
     "drawn by Poisson sampling at the stated rate, and at least the stated noise. As a bound on "
-    "ε it assumes all of that except the amount of noise; for other mechanisms it can be too "
-    "large."
+    "ε it assumes all but the amount of noise; for other mechanisms it can be too large."
 )
 
 

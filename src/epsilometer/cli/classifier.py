@@ -134,8 +134,7 @@ def classifier(
         _complete_fitted(source, settings, options)
     elif unused := {"recipe", "member"} & set(source):
         raise InvalidArgument(
-            f"Expected --{min(unused)} with --model FILE, a fitted model ({', '.join(ENDINGS)}), "
-            "got none."
+            f"Expected --{min(unused)} with --model FILE, a fitted model ({', '.join(ENDINGS)})."
         )
     for name in ("model", "recipe"):
         if ":" in source.get(name, ""):

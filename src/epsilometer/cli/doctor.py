@@ -161,6 +161,7 @@ def doctor(address: str | None, as_json: bool) -> None:
 def _show(checks: list[Check]) -> None:
     """Print all checks without rich, which may be what is broken."""
     part, widest = "", max(len(check.name) for check in checks)
+    wide = count_columns(_WIDTH)
     for check in checks:
         if check.part != part:
             part = check.part
@@ -169,10 +170,7 @@ def _show(checks: list[Check]) -> None:
             say_title(part)
         indent = " " * (widest + 6)
         says = textwrap.fill(
-            one_line(check.says),
-            count_columns(_WIDTH),
-            initial_indent=indent,
-            subsequent_indent=indent,
+            one_line(check.says), wide, initial_indent=indent, subsequent_indent=indent
         ).strip()
         line = f"{one_line(check.name):<{widest}}  {says}"
         say_marked(_MARKS[check.state], line, colour=_COLOURS[check.state], indent=2)

@@ -58,15 +58,6 @@ def spell_out() -> None:
 
 def _find_codec(name: str) -> codecs.CodecInfo | None:
     """Return ASCII by another name: click takes a stream of that name for UTF-8."""
-    if name != _ASCII:
-        return None
-    ascii_ = codecs.lookup("ascii")
-    return codecs.CodecInfo(
-        ascii_.encode,
-        ascii_.decode,
-        ascii_.streamreader,
-        ascii_.streamwriter,
-        ascii_.incrementalencoder,
-        ascii_.incrementaldecoder,
-        name=_ASCII,
-    )
+    known = codecs.lookup("ascii")
+    coders = known.incrementalencoder, known.incrementaldecoder
+    return codecs.CodecInfo(*known, *coders, name=_ASCII) if name == _ASCII else None

@@ -86,10 +86,9 @@ def _spell_text(item: Any) -> Any:
     """Return text as the screen can show it, before its layout; anything else as it is."""
     from rich.text import Text
 
-    if not isinstance(item, str | Text):
-        return item
-    spelled = _spell(str(item))
-    return item if spelled == str(item) else Text(spelled, getattr(item, "style", ""))
+    if isinstance(item, str | Text) and (spelled := _spell(str(item))) != str(item):
+        return Text(spelled, getattr(item, "style", ""))
+    return item
 
 
 def _fit(table: "Table", screen: "Console") -> "Table":
@@ -101,22 +100,18 @@ def _fit(table: "Table", screen: "Console") -> "Table":
 
     wide = screen.options.update_width(_UNLIMITED)
     needs = [measure_renderables(screen, wide, [c.header, *c.cells]) for c in table.columns]
-    most = [need.maximum for need in needs]
-    least = [
-        need.maximum if column.no_wrap else need.minimum
-        for need, column in zip(needs, table.columns, strict=True)
-    ]
-    whole = Measurement.get(screen, wide, table).maximum
-    spare = screen.width - (whole - sum(most)) - sum(least)
-    wanted = sum(most) - sum(least)
-    if min(spare, _CRAMPED * spare - wanted) < 0:
-        if screen.is_terminal:
-            return _stack_rows(table)
+    fixed = [column.no_wrap for column in table.columns]
+    spans = [(n.maximum if f else n.minimum, n.maximum) for n, f in zip(needs, fixed, strict=True)]
+    whole, wanted = Measurement.get(screen, wide, table).maximum, sum(b - a for a, b in spans)
+    spare = screen.width - whole + wanted
+    cramped = min(spare, _CRAMPED * spare - wanted) < 0
+    if cramped and screen.is_terminal:
+        return _stack_rows(table)
+    if cramped:
         screen.width = whole
-        return table
-    if whole > screen.width:
-        for column, low, high in zip(table.columns, least, most, strict=True):
-            column.width = low + spare * (high - low) // wanted
+    elif whole > screen.width:
+        for column, (least, most) in zip(table.columns, spans, strict=True):
+            column.width = least + spare * (most - least) // wanted
     return table
 
 
@@ -166,12 +161,7 @@ def make_table(
 
 def show_line(text: str) -> None:
     """Print one line; a terminal that is narrower breaks it between words."""
-    if not sys.stdout.isatty():
-        say(text)
-        return
-    from rich.text import Text
-
-    show(Text(printable(text)))
+    (show if sys.stdout.isatty() else say)(printable(text))
 
 
 def show_audit(audit: "Audit", *, verbose: bool, advice: str = "") -> None:

@@ -67,11 +67,9 @@ class _Commands(click.Group):
     """List commands by whole sentences, on as many lines as they take."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [
-            (name, self.commands[name].get_short_help_str(200)) for name in self.list_commands(ctx)
-        ]
+        names = self.list_commands(ctx)
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl([(n, self.commands[n].get_short_help_str(200)) for n in names])
 
 
 @click.group(cls=_Commands)

@@ -354,8 +354,8 @@ class ReplyNorms:
             name=name,
             outcome=judge.judge_limit(self._above, limit=0),
             expected=expected,
-            seen=f"{self._above} of {self._count} replies are longer, {self._largest:.4g} clipping "
-            "norms at most",
+            seen=f"{self._above} of {self._count} replies are longer, up to {self._largest:.4g} "
+            "clipping norms",
             value=self._largest,
             steps=self._first or self._rounds,
         )

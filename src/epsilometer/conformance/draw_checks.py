@@ -278,9 +278,7 @@ class _Repeats(DrawCheck):
         return np.asarray(np.logaddexp(stays, np.log(_STAKES) + won))
 
     def describe(self) -> str:
-        return (
-            f"{self._equal} of {self.tested} batches contain exactly the records of an earlier one"
-        )
+        return f"{self._equal} of {self.tested} batches have exactly the records of an earlier one"
 
 
 def _digest(batch: IntArray) -> bytes:

@@ -84,9 +84,7 @@ class ReusedValues:
     def check(self) -> Check:
         """Return the observations so far."""
         if not self._compared:
-            return leave_untested(
-                _NAME, _EXPECTED, ("noise was observed once, or its values are few")
-            )
+            return leave_untested(_NAME, _EXPECTED, "one round only, or few values of noise")
         seen = "the largest values are new in every round"
         if self._first:
             seen = f"{self._again} of the {_KEPT} largest values of {self._where} occurred before"

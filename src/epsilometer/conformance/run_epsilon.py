@@ -25,8 +25,7 @@ _ROUNDING = 1 + 2.0**-8  # of noise in bfloat16, and its standard deviation
 _LARGE = 1e7  # from here on, Stirling's series is exact to 1e-9
 _GAUSSIAN = (
     "Holds if noise is Gaussian and independent between steps and coordinates. In each tensor, "
-    "its scale must be constant over all steps with the same booked noise; or within each step, "
-    "where that gives more."
+    "its scale must be constant over all steps with the same booked noise, or within each step."
 )
 _GRADIENT = (
     "Against an adversary who sees every noisy sum and may insert any gradient of the stated "
@@ -34,8 +33,7 @@ _GRADIENT = (
 )
 _SAMPLING: dict[Sampling, str] = {
     "poisson": "Batches are assumed to be drawn by Poisson sampling at the booked rate.",
-    "shuffle": "Batches are assumed to come from a shuffle before each epoch; only whole epochs "
-    "count.",
+    "shuffle": "Batches are assumed to be shuffled before each epoch; only whole epochs count.",
 }
 
 

@@ -333,10 +333,7 @@ def _find_failed_attack(view: EpsilonFinding, *, released: bool) -> str:
         if not between:
             return "All scores are equal, so they cannot refute any claim."
         if all(math.isclose(fpr + fnr, 1, abs_tol=2e-6) for fpr, fnr in between):
-            return (
-                "The scores without the record equal those with it: the same scores were "
-                "given twice."
-            )
+            return "Scores with and without the record are equal: the same were given twice."
     return ""
 
 

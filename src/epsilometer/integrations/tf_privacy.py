@@ -28,9 +28,7 @@ __all__ = ["Audited", "audited", "read_books"]
 _SHARE = LEVEL / 8  # of the level, for what is not noise
 _FEW = 10  # records of a batch, below which steps of one record each may be chance
 _ROUNDING = 1e-4  # relative, of a norm in single precision
-_CLIPPING = (
-    "gradients of single records are not available: em.Step replays a step with and without one"
-)
+_CLIPPING = "no gradients of single records: em.Step replays a step with and without a record"
 _NO_CANARIES = "No canaries were planted: the claim is judged by conformance alone."
 
 

@@ -339,10 +339,9 @@ class ManyModels:
                 # Where it stopped; if it came through, differentiating it is what failed.
                 guilty = inside[-1] if inside else type(self._plain).__name__
                 raise InvalidArgument(
-                    f"Expected a module that can be run for many models at once, {guilty} "
-                    f"cannot: {quote_error(error)} Layers that are always supported: "
-                    "Linear, Conv2d, Embedding, LayerNorm, GroupNorm; others must work with "
-                    "torch.func.vmap."
+                    f"Expected a module that can be run for many models at once, {guilty} cannot: "
+                    f"{quote_error(error)} Layers that are always supported: Linear, Conv2d, "
+                    "Embedding, LayerNorm, GroupNorm; others must work with vmap."
                 ) from error
 
     def try_lower(self, x: Tensor) -> None:

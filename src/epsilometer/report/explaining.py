@@ -188,9 +188,9 @@ def _explain_verdict(audit: Audit, view: EpsilonFinding) -> Iterator[str]:
         return
     proved, limit = number(bound.epsilon, 4), claimed(claim.epsilon, 4)
     yield (
-        f"A claim is refuted if a valid bound at its δ exceeds it: ε ≥ {proved} was proved, "
-        f"ε = {limit} was claimed, and {proved} {'>' if bound.epsilon > claim.epsilon else '≤'}"
-        f" {limit}."
+        f"A claim is refuted if a valid bound at its δ exceeds it: ε ≥ {proved} is proved, ε = "
+        f"{limit} is claimed, and {proved} {'>' if bound.epsilon > claim.epsilon else '≤'} "
+        f"{limit}."
     )
     if not bound.valid:
         yield "But the bound is not valid, and refutes nothing."

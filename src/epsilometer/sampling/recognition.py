@@ -313,9 +313,7 @@ def _describe_fixed(labels: IntArray, slices: IntArray, sizes: IntArray) -> Reco
     return Recognised(
         sampler=None,
         name="fixed bins" if uneven else "one fixed order",
-        accountant=(
-            f"none that relies on randomness, because epochs are not independent: only {_PLAIN}"
-        ),
+        accountant=f"none that relies on randomness, as epochs are dependent: only {_PLAIN}",
         evidence=(f"Every one of {len(sizes)} epochs has the same batches, not in stored order.",),
         caveats=("The order was drawn once, or a seed is set again at every epoch.",),
     )

@@ -387,10 +387,7 @@ def largest_estimate(
         high=most,
         delta=delta,
         confidence=confidence,
-        method=(
-            f"distribution of the largest of {rounds:.0f} rounds, one of them shifted by "
-            f"{best:.3g}/√d"
-        ),
+        method=f"distribution of the largest of {rounds:.0f} rounds, one shifted by {best:.3g}/√d",
         direction="both",
         subject=subject,
         cites=("andrew2024",),

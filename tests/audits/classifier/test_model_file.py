@@ -523,13 +523,13 @@ def test_extremes_that_are_one_persons_are_remarked_on() -> None:
     X, y = rng.normal(size=(300, 3)), np.arange(300) % 2  # noqa: N806
     model = make_pipeline(MinMaxScaler(), DummyClassifier())
     said = [
-        leak for leak in search_model(model.fit(X, y), X, y) if "to one person each" in leak.finding
+        leak for leak in search_model(model.fit(X, y), X, y) if "of one person each" in leak.finding
     ]
     assert {leak.kind for leak in said} == {"statistics"}
-    assert "MinMaxScaler.data_max_ holds the smallest or the largest value" in said[0].finding + (
+    assert "MinMaxScaler.data_max_ holds the smallest or largest value" in said[0].finding + (
         said[1].finding
     )
     assert [leak.records for leak in said] == [3, 3]
     shared = np.clip(X, -1, 1)
     leaks = search_model(model.fit(shared, y), shared, y)
-    assert not [leak for leak in leaks if "to one person each" in leak.finding]
+    assert not [leak for leak in leaks if "of one person each" in leak.finding]

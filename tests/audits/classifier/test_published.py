@@ -254,7 +254,7 @@ def test_noise_of_a_seed_that_is_known_hides_nothing() -> None:
         found = audit(model, draw_wide(), "api", rules=rules, records="sample:80", attacks=())
         outcomes.append(found.find(RuleFinding)[0].outcome)
         said = any(
-            "than another seed does, and are not counted" in caveat for caveat in found.caveats
+            "than another seed does, so are not counted" in caveat for caveat in found.caveats
         )
         assert said == (seed is None)
     assert outcomes == ["pass", "unclear"]

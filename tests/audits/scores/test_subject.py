@@ -54,7 +54,7 @@ def test_equal_laws_refute_nothing() -> None:
     ("outside", "why"),
     [
         (SPREAD + 3.0, "worse than guessing"),  # losses that were not negated
-        (SPREAD, "the same scores were given twice"),
+        (SPREAD, "the same were given twice"),
         (np.full_like(SPREAD, SPREAD[0]), "All scores are equal"),
     ],
 )

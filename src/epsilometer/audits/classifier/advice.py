@@ -90,7 +90,7 @@ def advise(result: Audit, *, unmeasured: Sequence[str] = ()) -> Iterator[str]:
     if risk.exposed:
         yield (
             f"Look up the riskiest records: {RECORDS} in the run directory lists their rows. They "
-            "may be mistakes in the data, or people who must not be in it."
+            "may be mistakes in the data."
         )
     if result.verdict == judge.CANNOT_TELL:
         yield from _advise_unclear(result.find(RuleFinding))
@@ -98,16 +98,16 @@ def advise(result: Audit, *, unmeasured: Sequence[str] = ()) -> Iterator[str]:
         if unmeasured:
             yield f"Before publishing, also apply the default rules. {' '.join(unmeasured)}"
         yield (
-            "Publish what was audited: this model, trained on these records in this way. After "
-            "any change, audit again."
+            "Publish what was audited: this model, trained on these records. After any change, "
+            "audit again."
         )
     if risk.decimals is not None and risk.hidden:
         hidden = risk.hidden
         shown = "class labels" if risk.decimals == -1 else f"{risk.decimals} decimals"
         more = "1 more record is" if hidden == 1 else f"{hidden:,} more records are"
         yield (
-            f"Show no more than {shown}, and do not publish the model itself: at full precision "
-            f"{more} exposed."
+            f"Show no more than {shown}, and do not publish the model: at full precision {more} "
+            "exposed."
         )
 
 
@@ -115,10 +115,7 @@ def _advise_unclear(rules: Sequence[RuleFinding]) -> Iterator[str]:
     """Yield what is needed to decide the rules that are unclear."""
     unclear = {rule.rule: rule for rule in rules if rule.outcome == "unclear"}
     if unclear.pop(IN_FILE, None) is not None:
-        yield (
-            "To decide, remove from the model what could not be searched; or publish an API "
-            "instead of the file, and audit that."
-        )
+        yield ("To decide, remove from the model what could not be searched; or audit an API.")
     if unclear:
         yield (
             "To decide, follow the advice of the unclear rules. Where they give none, measure "
@@ -130,14 +127,9 @@ def _advise_other_form(rules: Sequence[RuleFinding]) -> Iterator[str]:
     """Yield forms of publication that the failed rules do not concern, if no remedy was tried."""
     failed = {rule.rule for rule in rules if rule.outcome == "fail"}
     if IN_FILE in failed:
-        yield (
-            "Do not publish the file. Audit an API or labels only: they do not contain its parts."
-        )
+        yield "Do not publish the file. Audit an API or labels: they do not contain its parts."
     elif IN_ANSWERS in failed:
-        yield (
-            "Do not publish the API. Audit labels only, or a model trained with differential "
-            "privacy."
-        )
+        yield "Do not publish the API. Audit labels only, or a model trained with DP."
 
 
 def _advise_remedies(tried: Sequence[RemedyFinding], verdict: judge.Verdict) -> Iterator[str]:
@@ -170,11 +162,11 @@ def _advise_rounding(steps: Sequence[RoundingStep], risk: LeaveOneOut) -> str:
             shown = named.get(step.decimals, f"{step.decimals} decimals")
             return (
                 f"Try an API that shows {shown}: no record is then exposed, and "
-                f"{step.accuracy:.1%} of records get the correct class. No attack was run on it: "
-                "audit it with attacks."
+                f"{step.accuracy:.1%} of records get the correct class. No attack was run on it "
+                "yet."
             )
     fewest = min(steps, key=lambda step: step.exposed)
     return (
-        f"Showing fewer decimals is not enough: {fewest.exposed:,} of {risk.measured:,} records "
-        "are exposed at best."
+        f"Fewer decimals are not enough: {fewest.exposed:,} of {risk.measured:,} records are "
+        "exposed at best."
     )

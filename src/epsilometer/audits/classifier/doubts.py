@@ -84,10 +84,9 @@ def describe_copies(copies: BoolArray) -> tuple[str, bool]:
     if not count:
         return "", False
     said = (
-        f"{count:,} of {copies.size:,} rows occur more than once in the table, with values that "
-        "no two people share by chance. If such rows belong to one person, leaving one out "
-        "keeps the copies, so that the risk of that person was not measured. Train on one row "
-        "per person, and audit that."
+        f"{count:,} of {copies.size:,} rows occur more than once, with values that no two people "
+        "share by chance. If they belong to one person, leaving one out keeps the copies, so "
+        "that person's risk was not measured. Train on one row per person, and audit that."
     )
     return said, count > _MANY * copies.size
 

@@ -11,9 +11,7 @@ _IN_FILE = {
     "rows": "The model file holds the records of {}.",
     "one person": "The model file has parts that belong to single people: {}.",
     "rebuilt": "Anyone with the model file and all other records computes the records of {}.",
-    "statistics": (
-        "The model file holds statistics: anyone who knows all other records computes those of {}."
-    ),
+    "statistics": "Anyone with the file's statistics and all other records computes those of {}.",
 }
 _NAMED = 3  # places in a file that a rule names
 

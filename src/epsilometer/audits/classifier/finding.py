@@ -362,9 +362,8 @@ class PartResults(PublishedResults):
         caveats += self._list_unmeasured()
         if hidden := self._count_hidden()[1]:
             caveats.append(
-                f"Training is random: {hidden:,} records above the limit change predictions by "
-                "less than another seed does, and are not counted. Anyone with the seed can "
-                "detect them."
+                f"Training is random: {hidden:,} records above the limit change predictions less "
+                "than another seed does, so are not counted. Anyone with the seed detects them."
             )
         for part in ("file", "extraction"):
             leaks = read_leaks(self.found.get(part)) or ()
@@ -373,7 +372,7 @@ class PartResults(PublishedResults):
             usual = np.bincount(self.task.codes).max() / self.task.codes.size
             caveats.append(
                 f"Always predicting the most common class is right for {usual:.1%} of records: a "
-                "remedy that is no more accurate leaves nothing worth publishing."
+                "remedy should be more accurate."
             )
         if "attacks" in self.found:
             found = self.found["attacks"]
@@ -381,30 +380,28 @@ class PartResults(PublishedResults):
             halves = f"{len(found['member'])} models trained on halves of the records"
             caveats.append(
                 f"Attacks were run on {halves if self.task.target is None else 'the target'}; "
-                f"shadow models are right on {train:.1%} of the records they were trained on and "
-                f"on {test:.1%} of the others. Limits hold for records like these: drawn "
-                "independently from the same population, and assigned to models like these by "
-                "fair coin tosses."
+                f"shadow models are right on {train:.1%} of their training records and on "
+                f"{test:.1%} of the others. Limits hold for records drawn independently from the "
+                "same population, and assigned to models by fair coin tosses."
             )
             if self.task.asked is not None:
                 caveats.append(
                     f"Attacks queried models at {self.task.asked.size:,} of {self.task.size:,} "
-                    "records, drawn at random: every query of nearest neighbours searches all "
-                    "records."
+                    "records, drawn at random: nearest neighbours are searched in all."
                 )
             if self.found.get("sizes", True) == {}:
                 caveats.append("Smaller models could not be trained: there is no trend with size.")
             precision = self.task.subject.precision
             if precision is not None and (width := self.measure_width()) > precision:
                 caveats.append(
-                    f"The widest limits on attacks are {width:.3f} apart, where {precision:g} "
-                    "was requested. More models would hardly narrow them; more records would."
+                    f"The widest limits on attacks are {width:.3f} apart; {precision:g} was "
+                    "requested. More models would hardly narrow them; more records would."
                 )
             caveats += self._mismatch
             if self.task.subject.remedies is None and not self.task.remedies:
                 caveats.append(
                     f"Remedies that train new models were not tried on {self.task.codes.size:,} "
-                    "records: remedies=9 tries them, each at the cost of the attacks."
+                    "records: remedies=9 tries them."
                 )
         return tuple(caveats)
 

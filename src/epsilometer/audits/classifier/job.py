@@ -401,10 +401,9 @@ class ClassifierJob(PublishedJob):
         if found <= usual + min(_UNLIKE, _SAME + 2 * usual):
             return ()
         return (
-            "The probabilities of the fitted model differ from those of a model that its recipe "
-            f"trains on the same records: by {found:.1%} on average, and by {usual:.1%} with "
-            "another seed. It was trained differently or on other records, so the measured risk "
-            "may be too low.",
+            "The fitted model's probabilities differ from those of its recipe on the same "
+            f"records: by {found:.1%} on average, and by {usual:.1%} with another seed. So it was "
+            "trained differently or on other records, and the measured risk may be too low.",
         )
 
     def _doubt_search(self) -> tuple[Leak, ...]:

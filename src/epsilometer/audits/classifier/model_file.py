@@ -273,10 +273,7 @@ class _Search:
                 return self._add_rows("one person", np.isin(np.arange(self.n), records), text)
             between = own.find_between(matrix)
             if between.size:
-                said = (
-                    f"{where} lists the midpoints between a column's values, from which {{}} "
-                    "follow "
-                )
+                said = f"{where} lists midpoints between a column's values, from which {{}} follow "
                 said += "that belong to one record alone."
                 return self._add_rows("one person", np.isin(np.arange(self.n), between), said)
         with np.errstate(over="ignore"):

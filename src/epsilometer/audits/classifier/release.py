@@ -515,8 +515,7 @@ def _compare_share(
         return "pass", found, share
     why = (
         f"At most {share.high:.2%} of all {measured.of:,} records are above {rule.limit:g}, where "
-        f"{rule.share:.2%} are allowed: {counted}. Measure all, or allow a share that a sample can "
-        "reach."
+        f"{rule.share:.2%} are allowed: {counted}. Measure all, or allow a larger share."
     )
     return "unclear", why, share
 

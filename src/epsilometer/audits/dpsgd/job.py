@@ -218,8 +218,7 @@ def describe_gradient_runs(
             views.append(
                 View(
                     name=look,
-                    subject=f"{subject}, single steps, as Poisson-sampled training of unknown "
-                    "noise",
+                    subject=f"{subject}, single steps, as Poisson-sampled with unknown noise",
                     adversary=who,
                     bound=partial(bound, adversary=who),
                     power=power,

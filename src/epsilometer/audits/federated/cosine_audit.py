@@ -471,9 +471,8 @@ def _word_crowd(count: int, dimension: int, delta: float) -> tuple[str, ...]:
     said = []
     if count * _CROWDED > dimension:
         said.append(
-            f"{count} canaries are many for {dimension} dimensions: they interfere with each "
-            "other, and their cosines are not quite independent. Plant fewer, or audit a larger "
-            "model."
+            f"{count} canaries are many for {dimension} dimensions: their cosines are not quite "
+            "independent. Plant fewer, or audit a larger model."
         )
     if count * delta > _SHARED:
         said.append(

@@ -92,8 +92,8 @@ class CanaryCounts:
             yield f"Planted of {named} were in batches less than half as often as declared."
         elif copies > declared:
             yield (
-                f"Planted of {named} were in batches more often than declared: each is bounded "
-                f"as {copies} records."
+                f"Planted of {named} were in batches more often than declared: each counts as "
+                f"{copies} records."
             )
 
     def _expect_once(self) -> float:

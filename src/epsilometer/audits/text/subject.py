@@ -380,8 +380,8 @@ def _describe_training(subject: LanguageModel) -> Iterator[str]:
     if found is None or found.trained is None:
         unseen = 0 if found is None else found.unlabelled
         yield (
-            f"The model got {unseen:,} rows without labels, so that it is unknown which of their "
-            "tokens had a loss"
+            f"The model got {unseen:,} rows without labels: which of their tokens had a loss is "
+            "unknown"
             if unseen
             else "Training on the planted texts was not watched, or not from the first step"
         ) + (

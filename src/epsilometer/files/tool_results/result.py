@@ -197,8 +197,7 @@ def rank_by_curve(name: str, fpr: Any, tpr: Any, *, inside: int, outside: int) -
         ends = whole.size > 1 and whole[0] == 0 and whole[-1] == total
         if not ends or np.abs(exact - whole).max() > _TOLERANCE or np.any(np.diff(whole) < 0):
             raise InvalidArgument(
-                f"Expected a whole ROC curve of {inside} and {outside} records in {name!r}, got "
-                "another."
+                f"Expected a whole ROC curve of {inside} and {outside} records in {name!r}."
             )
         counts.append(np.diff(whole, prepend=0).astype(np.int64))
     if counts[0].size != counts[1].size:

@@ -346,8 +346,5 @@ class Audited:
         if self._canaries.strange:
             lines.append(_STRANGE)
         if self._watch.lost:
-            lost = (
-                f"{self._watch.lost} steps had gradients that are not finite; these were skipped."
-            )
-            lines.append(lost)
+            lines.append(f"Steps skipped because gradients were not finite: {self._watch.lost}.")
         return tuple(lines)

@@ -37,8 +37,7 @@ SETTINGS = "noise and clipping norm"
 _ROUNDING = 1e-5  # relative, of a divisor measured in float32
 _CAVEAT = (
     "Only the set-up was compared, on datasets of one record more and one less. If neighbours "
-    "have equally many records (zeroing out, replacing), n is public, and nothing here is a "
-    "leak."
+    "have equally many records (zeroing out, replacing), n is public: no leak."
 )
 
 

@@ -89,7 +89,7 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
             "A bettor whose payoffs have mean at most 1 reaches 1/α with probability at most α "
             "(Ville 1939), however often they look and whenever they stop. All thresholds and "
             "bets share one wealth, so none costs extra; a threshold is placed before the pairs "
-            "that are bet on there.",
+            "it is used on.",
         ),
     )
 
@@ -102,7 +102,6 @@ METHOD = Method(
     guarantees="No bound of the sequence ever exceeds the true ε, in all but 1 − confidence of "
     "audits, whenever they are stopped.",
     assumes="Pairs of runs, one inside and one outside, in the order they arrived; all runs are "
-    "independent, including the two of a pair. Scores beyond the shorter side are not "
-    "used.",
+    "independent, also in a pair. Scores beyond the shorter side are not used.",
     cites=CITES,
 )

@@ -74,8 +74,7 @@ _PAID = MappingProxyType(
         "RankGrid": "The guesser sees scores but not coin tosses, so thresholds at ranks of all "
         "scores cost nothing. The ways of guessing that were tried (the top k, the "
         "bottom k, or both) share α = 1 − confidence.",
-        "Bonferroni": "Every way of guessing was tried, and α = 1 − confidence was divided by "
-        "their number.",
+        "Bonferroni": "Every way of guessing was tried, and they share α = 1 − confidence.",
         "Best": "The choice was not accounted for: the best of all ways of guessing was used. "
         "The number exceeds the true ε more often than its confidence says.",
     }

@@ -167,7 +167,7 @@ def test_structure_singles_out_by_leaves_and_answers() -> None:
     assert full.value > 0.2
     assert pipe.value == full.value
     assert wide.value == line.value == 0
-    assert "does not single out a person" in line.note
+    assert "does not single anyone out" in line.note
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,7 @@ _LOSSES = (
     "only its losses were attacked: without a recipe no reference models can be trained, and "
     "attacks with them find more people."
 )
-_NOT_TRIED = (
-    "Whether records follow from the parameters in the model file was not tested: the estimator "
-    "is unknown."
-)
+_NOT_TRIED = "Whether records follow from the file's parameters was not tested: unknown estimator."
 
 
 def run_audit(subject: FittedClassifier, request: Request) -> Audit:

@@ -139,8 +139,7 @@ class FittedTask:
     def __init__(self, subject: FittedClassifier, request: Request) -> None:
         if request.claim is not None:
             raise InvalidArgument(
-                "Expected no claim for FittedClassifier: its rules decide whether it may be "
-                "released."
+                "Expected no claim for FittedClassifier: its rules decide about its release."
             )
         if request.until is not None:
             raise InvalidArgument(

@@ -177,10 +177,7 @@ class Networks(Fits):
         # An embedding takes indices of words
         words = any(type(part).__name__ == "Embedding" for part in how.module.modules())
         features = _read_array(X, whole=words)
-        given = (
-            "All models start from the weights of the module: another seed changes only the "
-            "batches."
-        )
+        given = "All models start from the module's weights: a seed changes only the batches."
         return cls(
             how=how,
             features=features,

@@ -169,8 +169,7 @@ def pdtp(
         if silent.any():
             raise InvalidArgument(
                 f"Expected probabilities from {type(comparison.estimator).__name__}, got nan at "
-                f"{silent.sum()} of {silent.size} records it was trained on. More smoothing may "
-                "help."
+                f"{silent.sum()} of {silent.size} training records. More smoothing may help."
             )
     values, binned = changes(full, without)
     return Pdtp(
@@ -224,10 +223,7 @@ def dtp_over(
         worst = list(comparison.find_worst(comparison.model, full, at))
     values, binned, query = (np.array([each[i] for each in worst]) for i in range(3))
     without = np.stack([each[3] for each in worst])
-    noted = (
-        f"Over {len(full):,} queries: a lower bound on DTP, which is the maximum over all "
-        "possible queries."
-    )
+    noted = f"Over {len(full):,} queries: a lower bound on DTP, the maximum over all queries."
     return DtpOver(
         floor=floor,
         full=full[query],

@@ -330,9 +330,8 @@ def _list_caveats(fits: Fits, first: Arrays, others: Sequence[Arrays]) -> tuple[
     caveats = [] if np.array_equal(first["full"], first["null"]) else list(fits.caveats)
     if not np.array_equal(first["full"], first["again"]):
         caveats.append(
-            "Training twice with the same seed gave two different models: it has further "
-            "randomness, which is part of every value. Compare values with that of another seed "
-            "alone."
+            "Training twice with the same seed gave two different models: further randomness is "
+            "part of every value. Compare with another seed alone."
         )
     # By kind alone: the text of a warning may contain a label or a cell.
     heard = Counter(

@@ -174,17 +174,17 @@ class RegressorResults(PublishedResults):
         if change is not None and change.exposed:
             yield (
                 f"Look up the riskiest records: {RECORDS} in the run directory lists their rows. "
-                "They may stand out because of a mistake in the data."
+                "They may be mistakes in the data."
             )
         if result.verdict == judge.DO_NOT_RELEASE and self.task.subject.published_as == "file":
             yield (
-                "Audit an API instead of the file, with noise; rounding is enough where the model "
-                "is not linear."
+                "Audit an API instead of the file, with noise; rounding suffices if the model is "
+                "not linear."
             )
         if result.verdict == judge.CANNOT_TELL:
             yield "To decide, measure more: all records, more shadow models, more data."
         if result.verdict == judge.RELEASE:
             yield (
-                "Publish what was audited: this model, trained on these records in this way. After "
-                "any change, audit again."
+                "Publish what was audited: this model, trained on these records. After any "
+                "change, audit again."
             )

@@ -146,9 +146,7 @@ def list_threats(found: Mapping[str, NDArray[Any]], threats: Sequence[str]) -> t
             note = f"{few:,.0f} of {of:,.0f} records share their answer or leaf with fewer than "
             note += f"{SMALLEST - 1} others."
             if not in_steps and not leaves:
-                note = (
-                    "Answers differ between inputs: a unique answer does not single out a person."
-                )
+                note = "Answers differ between inputs: a unique one does not single anyone out."
             listed.append(Threat(kind=kind, share=few / of, note=note))
         elif kind == USAGE:
             width, records, models = found[USAGE].tolist()

@@ -76,8 +76,7 @@ def show(*renderables: "RenderableType") -> None:
     for each in renderables:
         renderable = _spell_text(each)
         for place, part in enumerate(getattr(renderable, "renderables", [renderable])):
-            if wide is not None:
-                screen.width = wide
+            screen.width = wide or screen.width
             shown = _fit(part, screen) if isinstance(part, Table) and part.show_header else part
             screen.print(shown, soft_wrap=wide is not None and not place and isinstance(part, Text))
 

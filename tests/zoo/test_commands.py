@@ -52,7 +52,7 @@ def test_machines_get_every_outcome() -> None:
 def test_sources_are_printed() -> None:
     code, said = call("--source", "EPS-0141", "EPS-1101")
     assert code == 0
-    assert "# seen in: Opacus 1.5 to 1.5.2 (pull request 707)" in said
+    assert "# reported in: Opacus 1.5 to 1.5.2 (pull request 707)" in said
     assert "p.summed_grad += p.grad" in said
     assert "# EPS-1101: plain DP-SGD\n# right\n" in said
 

@@ -25,7 +25,7 @@ _RANK = 1e-10  # singular values below this share of the largest count as 0
 _LEAST = 1e-12  # weight of an answer that is nearly certain, and has lost its digits
 _UNREAD = (
     "Whether answers reveal these coefficients was not tested.",
-    "These queries do not reveal the coefficients; others may. Limit the number of queries.",
+    "The queries tried do not reveal these coefficients; others may. Limit the number of queries.",
 )
 _SQUARES = ("sklearn.RidgeClassifier", "sklearn.RidgeClassifierCV")
 _SOFTMAX = ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV")

@@ -208,7 +208,7 @@ def test_what_nobody_watched_clears_no_claim() -> None:
         assert ask(planted, leak(planted, 9.0), 1.0, counts=counts).verdict == "refuted"
         vouched = ask(planted, leak(planted, 0.0), 1.0, counts=counts, trained=True)
         assert vouched.verdict == "not refuted"
-        assert "vouches" in "".join(vouched.caveats)
+        assert "asserts" in "".join(vouched.caveats)
     none = ask(planted, leak(planted, 0.0), 1.0, counts=count(0 * planted.included), trained=True)
     assert none.verdict == "cannot judge"  # what was counted is better known
     with pytest.raises(InvalidArgument, match="CanaryCounts of 400"):

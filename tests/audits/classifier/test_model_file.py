@@ -354,7 +354,7 @@ def test_what_cannot_be_looked_through_is_never_passed(name: str) -> None:
 
 def test_it_is_said_of_which_models_computing_was_not_tried() -> None:
     said = [leak.finding for leak in search_model(GaussianNB().fit(X, y), X, y)]
-    assert any("parameters of GaussianNB was not tried" in finding for finding in said)
+    assert any("parameters of GaussianNB was not tested" in finding for finding in said)
 
 
 @pytest.mark.parametrize("solver", ["newton-cholesky", "lbfgs"])

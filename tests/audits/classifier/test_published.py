@@ -315,7 +315,7 @@ def test_answers_of_a_linear_model_tell_what_its_file_tells(name: str) -> None:
         assert (rounded.kind, rounded.records) == ("rebuilt", held.records)
     (label,) = compute_from_answers(model, X, y, np.unique(y), decimals=-1)
     assert (label.kind, label.records) == ("unread", 0)
-    assert "was not tried" in label.finding
+    assert "was not tested" in label.finding
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -337,7 +337,7 @@ def test_answers_that_nobody_reads_clear_no_model() -> None:
     leaks = compute_from_answers(model, x, y, np.unique(y))
     rule = limit_answers(leaks, 120)
     assert rule.outcome == "unclear"
-    assert "was not tried" in rule.finding
+    assert "was not tested" in rule.finding
 
 
 def test_an_api_is_no_remedy_where_answers_tell_the_coefficients() -> None:

@@ -204,7 +204,7 @@ def test_bad_input(y: Any, options: Any, words: str) -> None:
 
 
 def test_a_model_without_answers() -> None:
-    with pytest.raises(InvalidArgument, match="nan at 3 of 3 records"):
+    with pytest.raises(InvalidArgument, match="nan at 3 of 3 training records"):
         pdtp(GaussianNB(var_smoothing=0.0), [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [0, 1, 1])
 
 

@@ -387,7 +387,7 @@ class PartResults(PublishedResults):
             if self.task.asked is not None:
                 caveats.append(
                     f"Attacks queried models at {self.task.asked.size:,} of {self.task.size:,} "
-                    "records, drawn at random: nearest neighbours are searched in all."
+                    "records, drawn at random, as each query searches all neighbours."
                 )
             if self.found.get("sizes", True) == {}:
                 caveats.append("Smaller models could not be trained: there is no trend with size.")

@@ -430,7 +430,7 @@ def _limit_attacks(
                 "interval; so may more models (precision)."
             )
         elif mismatch:
-            why += f", at most {limit:g}; but {mismatch}"
+            why += f", at most {limit:g}; but {mismatch[:1].lower()}{mismatch[1:]}"
         else:
             outcome, why = "pass", f"{why}, the largest; at most {limit:g} is allowed."
     return RuleFinding(

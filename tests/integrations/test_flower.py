@@ -814,7 +814,7 @@ def test_the_result_says_what_canaries_cost(tmp_path: Path) -> None:
     assert "Canaries were at most 90 of the 100 replies of a round." in many.told
     assert "More than a tenth of the replies" in many.told
     # Nine in ten directions of equal length, all of them orthogonal or nearly so.
-    assert "had 95% of the length" in many.told
+    assert "added 95% of the norm" in many.told
     few = audit(server(averaging()), client(), tmp_path / "few", nodes=40, canaries=2)
     assert "Canaries were at most 2 of the 42 replies" in few.told
     assert "had 22% of the length" in few.told

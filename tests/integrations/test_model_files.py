@@ -248,7 +248,7 @@ def test_a_model_of_another_recipe_is_said_to_be_unlike_it() -> None:
             KNeighborsClassifier(25), rows, y, fitted=KNeighborsClassifier(k).fit(rows, y), **how
         )
         found = em.audit(subject, engine=em.InProcess())
-        assert ("trained in another way" in " ".join(found.caveats)) is unlike
+        assert ("trained differently" in " ".join(found.caveats)) is unlike
 
 
 @pytest.mark.parametrize(

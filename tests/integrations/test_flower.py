@@ -817,7 +817,7 @@ def test_the_result_says_what_canaries_cost(tmp_path: Path) -> None:
     assert "added 95% of the norm" in many.told
     few = audit(server(averaging()), client(), tmp_path / "few", nodes=40, canaries=2)
     assert "Canaries were at most 2 of the 42 replies" in few.told
-    assert "had 22% of the length" in few.told
+    assert "added 22% of the norm" in few.told
     assert "More than a tenth" not in few.told
 
 

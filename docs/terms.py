@@ -1,7 +1,8 @@
 """Check the words that people read against docs/terms.toml: ``python docs/terms.py``.
 
 Read are the README and its neighbours, the documentation, docstrings, help texts, messages and the
-texts of reports. Code, generated tables of results and other people's titles are not.
+texts of reports. Code, generated tables of results and other people's titles are not. Patterns of
+the table ``texts`` apply to the package only: its docstrings, and what its results and pages show.
 """
 
 import ast
@@ -17,20 +18,27 @@ PAGES = (
     *("*.md", "docs/**/*.md", "reproductions/*/README.md", "benchmarks/*.md", "tests/*/[a-z]*.md"),
     ".github/**/*.md",
 )
-TEXTS = ("src/epsilometer/report/texts.toml", "src/epsilometer/lint/rules.toml")
+TEXTS = (
+    "src/epsilometer/report/texts.toml",
+    "src/epsilometer/lint/rules.toml",
+    "src/epsilometer/stats/derivations.toml",
+    "src/epsilometer/zoo/catalogue.csv",
+    "src/epsilometer/zoo/page_head.md",
+)
 # Programs as others write them, and names of what once was.
 LEFT_OUT = ("src/epsilometer/zoo/sources", "src/epsilometer/_reproductions")
 _CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]*`|\]\([^)\s]*\)|<!--.*?-->", re.M | re.S)
 
 
 @cache
-def read_terms() -> dict[str, str]:
-    """Return what to say instead, by pattern; the file is read once."""
-    words = tomllib.loads((ROOT / "docs" / "terms.toml").read_text("utf-8"))["words"]
+def read_terms(*, shown: bool = False) -> dict[str, str]:
+    """Return what to say instead, by pattern; ``shown`` adds those for texts of the package."""
+    tables = tomllib.loads((ROOT / "docs" / "terms.toml").read_text("utf-8"))
+    words = tables["words"] | (tables["texts"] if shown else {})
     return {f"\\b(?:{pattern})(?!\\w)": instead for pattern, instead in words.items()}
 
 
-def find_terms(text: str) -> Iterator[tuple[int, str, str]]:
+def find_terms(text: str, *, shown: bool = False) -> Iterator[tuple[int, str, str]]:
     """Yield the line, the words found, and what to say instead.
 
     Example:
@@ -39,7 +47,7 @@ def find_terms(text: str) -> Iterator[tuple[int, str, str]]:
         >>> list(find_terms("One process per core."))
         []
     """
-    for pattern, instead in read_terms().items():
+    for pattern, instead in read_terms(shown=shown).items():
         for found in re.finditer(pattern, text, re.IGNORECASE):
             yield text.count("\n", 0, found.start()) + 1, found[0], instead
 
@@ -74,7 +82,7 @@ def check_words() -> list[str]:
     return [
         f"{name}:{first + line - 1}: {found!r}: say {instead}"
         for name, first, text in list_texts()
-        for line, found, instead in find_terms(text)
+        for line, found, instead in find_terms(text, shown=name.startswith("src/"))
     ]
 
 

@@ -180,7 +180,7 @@ def an_estimate(epsilon: float, **changed: Any) -> EpsilonEstimate:
         "high": 2 * epsilon,
         "delta": 1e-5,
         "confidence": 0.95,
-        "method": "two normal laws",
+        "method": "two normal distributions",
         "direction": "both",
         "subject": "a run",
     }

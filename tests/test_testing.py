@@ -284,5 +284,5 @@ def test_a_pass_says_what_it_could_have_noticed() -> None:
     assert "was claimed; not refuted: 400 pairs of runs prove ε ≥ " in summary(found)
     blind = Claim(epsilon=0.999 * reach(CLAIM, runs=60).reach, delta=0.1)
     little = assert_private(blind, noisy(1.0), with_record=1.0, without_record=0.0, runs=60)
-    assert "this one in less than 4 of 5 audits whatever the true ε." in summary(little)
+    assert "this one less than 4 times in 5 at any true ε." in summary(little)
     assert "of what the claim needs" not in summary(little)

@@ -393,7 +393,7 @@ def test_says_what_it_assumes(rng: np.random.Generator) -> None:
     steps = poisson_bound(_gaussian(rng, 1.0), adversary="sees all steps", **knobs)  # type: ignore[arg-type]
     assert steps.valid
     assert any("Poisson" in caveat for caveat in steps.caveats)
-    assert any("not seen" in caveat for caveat in steps.caveats)
+    assert any("not measured" in caveat for caveat in steps.caveats)
     assert (steps.n_in, steps.n_out, steps.adversary) == (40, 60, "sees all steps")
     assert steps.threshold_rule == "RankSum()"
     assert msgspec.convert(steps.to_dict(), em.EpsilonLowerBound, strict=False) == steps
@@ -415,11 +415,11 @@ def test_scores_that_separate_perfectly_prove_something_finite(rule: RankSum | R
     knobs = {"sampling_rate": 0.2, "steps": 10, "delta": DELTA, "rule": rule}
     steps = poisson_bound(scores, **knobs)  # type: ignore[arg-type]
     assert 0 < steps.epsilon < math.inf
-    assert "not what was assumed" not in steps.caveats[0]
+    assert "the mechanism is another one" not in steps.caveats[0]
     # One run in ten never has the canary: no noise explains that all are told apart.
     runs = poisson_bound(scores, per="run", **knobs)  # type: ignore[arg-type]
     assert 0 < runs.epsilon < math.inf
-    assert "not what was assumed" in runs.caveats[0]
+    assert "the mechanism is another one" in runs.caveats[0]
 
 
 def test_scores_the_wrong_way_round_prove_nothing(rng: np.random.Generator) -> None:

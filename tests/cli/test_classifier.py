@@ -320,7 +320,7 @@ def test_what_is_odd_in_a_table_is_named_and_nothing_of_it_is_shown(
     assert done.exit_code in (0, 1), done.output
     caveats = result_of(tmp_path / "run").caveats
     for name in ("patient_id", "näme"):
-        said = f"'{name}' is different in every row: drop it with --drop {name}, if it names"
+        said = f"'{name}' is different in every row: drop it with --drop {name}, if it identifies"
         assert any(caveat.startswith(said) for caveat in caveats)
     assert "Dates of 'born' were read as days." in caveats
     assert "Numbers of 'amount' were read without separators of thousands." in caveats

@@ -272,7 +272,7 @@ def test_the_seed_of_a_split_is_taken(scores_csv: Path) -> None:
         ("", "found none"),
         ("score,member\n", "scores.csv"),
         ("score,member\nnan,1\n1,0\n", "±inf"),
-        ("score,member\nhigh,1\n1,0\n", "row 1 of the data has something else"),
+        ("score,member\nhigh,1\n1,0\n", "row 1 has something else"),
         ("loss,label\n1,1\n1,0\n", "found 'loss', 'label'"),
         ("score,member\n1,1\n2,1\n", "only inside"),
         ("inside,outside\n1,\n2,\n", "outside"),

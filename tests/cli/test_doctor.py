@@ -98,7 +98,7 @@ def test_a_package_that_is_not_there_is_missing_and_its_extra_named() -> None:
     (check,) = doctor._check_package("extra torch", "no-such-package", extra="torch")
     assert (check.state, check.says) == ("missing", "not installed")
     assert check.advice == "pip install 'epsilometer[torch]'"
-    assert "Without torch (missing): no dpsgd" in list_workable([check])[1]
+    assert "The extra torch is missing. It is needed for dpsgd" in list_workable([check])[1]
 
 
 def test_what_lies_in_this_folder_is_not_what_is_installed(

@@ -18,7 +18,7 @@ def test_letters_of_the_field_are_spelt() -> None:
     assert spell("日") == "?"
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
 def test_every_encoding_shows_the_start_screen(encoding: str) -> None:
     code = "from epsilometer.cli.main import main; main(['--help'])"
     done = subprocess.run(

@@ -99,7 +99,9 @@ def test_an_invalid_bound_in_words_shouts(bound: EpsilonLowerBound) -> None:
 
 
 def test_an_estimate_in_words_says_whether_it_was_sampled() -> None:
-    assert str(an_estimate(2.0)) == "ε = 2 at δ = 1e-05 (1 to 4, 0.95 confidence, two normal laws)"
+    assert str(an_estimate(2.0)) == (
+        "ε = 2 at δ = 1e-05 (1 to 4, 0.95 confidence, two normal distributions)"
+    )
     assert "numerical error" in str(computed(2.0))
 
 

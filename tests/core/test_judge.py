@@ -219,7 +219,7 @@ def test_failed_work_of_forms_is_no_acquittal() -> None:
 
 def test_a_claim_without_a_view_cannot_be_judged() -> None:
     said = judge.judge(a_claim(), (a_record(),))
-    assert said == ("cannot judge", "Nothing that bounds ε was measured.")
+    assert said == ("cannot judge", "No bound on ε was measured.")
     assert judge.judge(None, (a_record(),)).verdict == "no claim"
 
 

@@ -1,6 +1,7 @@
 """Numbers and verdicts are worded once, and say no more than is true."""
 
 import math
+import textwrap
 from fractions import Fraction
 
 import pytest
@@ -12,7 +13,9 @@ from epsilometer.core.words import headline, number, number_up, word_finding, wo
 from tests.examples import (
     AUDITS,
     a_bound,
+    a_check,
     a_claim,
+    a_conformance,
     a_provenance,
     a_release,
     a_rule,
@@ -63,9 +66,8 @@ def test_failed_units_leave_no_judgement_unless_the_claim_falls_anyway() -> None
         ("refuted", "REFUTED: ε = 1 was claimed, but the attack proves ε ≥ 2.00 at δ = 1e-05."),
         (
             "not refuted",
-            "NOT REFUTED: ε = 3 was claimed; only ε ≥ 2.00 at δ = 1e-05 is proved. This audit "
-            "could refute claims up to ε = 5.00, and refutes this one 4 times in 5 where the true "
-            "ε is 4.00.",
+            "NOT REFUTED: ε = 3 was claimed; ε ≥ 2.00 at δ = 1e-05 is proved. This audit could "
+            "refute claims up to ε = 5.00; this one 4 times in 5 at a true ε of 4.00.",
         ),
         (
             "beyond reach",
@@ -103,6 +105,60 @@ def test_a_headline_is_one_line_with_the_verdict(name: str) -> None:
     assert len(headline(AUDITS[name]).splitlines()) == 1
 
 
+LONG = "base_model.model.layers.11.attention.self.query.lora_A.default.weight"
+TITLES = (
+    "model",
+    f"training of {LONG}, each canary (of 4,000) 16 times, 100 rounds: the final model",
+)
+FINDINGS = (
+    f"For 12,345 of 1,234,567 people, the file contains their whole row. {LONG} contains it.",
+    f"TPR − FPR of {LONG} is 0.123 (0.012 to 0.234): it may be on either side of 0.1. More records "
+    "would narrow the interval; so may more models (precision).",
+    f"A hidden {LONG} is guessed correctly for 75 of 100 people in the data; for others, for 60.",
+)
+BROKEN = tuple(
+    a_check(name, outcome="violated", seen=f"least in {LONG}, 0 of the accounted scale; in row 3 0")
+    for name in ("noise in every part", "noise scale")
+)
+LONG_AUDITS = [
+    *AUDITS.values(),
+    *(
+        an_audit(
+            claim=a_claim(claim, delta=delta),
+            bound=a_bound(epsilon=claim * share, delta=delta),
+            reach=reach,
+            power=power,
+            provenance=a_provenance(settings={"design": "coins"}),
+        )
+        for claim in (3.0, 0.125, 9.9972561464343, 12345.0, 123456.0)
+        for share in (0.0, 0.5, 1 - 1e-9, 1.5)
+        for delta in (0.0, 1e-5, 1.25e-6)
+        for reach in (2.0 * claim, 1.01 * claim, math.inf)
+        for power in (1.5 * claim, math.inf, None)
+    ),
+    *(several_views(a_view(subject=t), a_view(subject=f"{t} 2"), subject=t) for t in TITLES),
+    *(
+        a_release(rules=(a_rule(finding=f, outcome=o),))
+        for f in FINDINGS
+        for o in ("fail", "unclear")
+    ),
+    an_audit(claim=a_claim(3.0), more=(a_conformance(*BROKEN),)),
+]
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_headline_takes_at_most_three_lines(columns: int) -> None:
+    """Whole clauses are left out, never a part of one; reach and power never."""
+    for audit in LONG_AUDITS:
+        said = headline(audit)
+        assert len(textwrap.wrap(said, columns)) <= 3, said
+        assert said.endswith((".", "?"))
+        assert "…" not in said
+        if audit.verdict == "not refuted":
+            assert word_reach(audit) in said
+    assert "Noise in every part: least in base_model" in headline(LONG_AUDITS[-1])
+
+
 def test_what_a_user_wrote_does_not_break_the_headline() -> None:
     rule = a_rule(finding="a\n\nb\x1b[31m")
     assert headline(a_release(rules=(rule,))) == "DO NOT RELEASE: a b\ufffd[31m"
@@ -132,8 +188,8 @@ def test_of_several_views_the_one_that_refutes_is_named() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"power": math.inf}, "and this one in less than 4 of 5 audits whatever the true ε."),
-        ({"power": None}, "how often it refutes this one was not computed."),
+        ({"power": math.inf}, "; this one less than 4 times in 5 at any true ε."),
+        ({"power": None}, "; its power on this one was not computed."),
         ({"estimates": (computed(2.5),)}, "ε was computed: every smaller claim would have been"),
     ],
 )
@@ -188,7 +244,7 @@ def test_a_claim_is_shown_as_written_or_cut_like_what_is_measured(
 
 
 def test_a_computed_claim_and_a_bound_near_it_are_told_apart() -> None:
-    for epsilon, shown in ((9.9951, "only ε ≥ 9.995 "), (9.9985, "proves ε ≥ 9.998 ")):
+    for epsilon, shown in ((9.9951, "; ε ≥ 9.995 "), (9.9985, "proves ε ≥ 9.998 ")):
         audit = an_audit(claim=a_claim(9.9972561464343), bound=a_bound(epsilon=epsilon), reach=20.0)
         said = headline(audit)
         assert "ε = 9.997 was claimed" in said

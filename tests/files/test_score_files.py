@@ -225,11 +225,11 @@ BAD_TEXTS = {
     "one side blank": ("inside,outside\n1,\n2,\n", "at least one score in outside"),
     "not a number": (
         "score,member\nhigh,1\n2,0\n",
-        "numbers in column 'score', row 1 of the data has something",
+        "numbers in column 'score', row 1 has something",
     ),
     "not a number, apart": (
         "inside,outside\n1,low\n",
-        "numbers in column 'outside', row 1 of the data",
+        "numbers in column 'outside', row 1 has",
     ),
     "blank score": ("score,member\n,1\n2,0\n", "numbers in column 'score'"),
     "nan": ("score,member\nnan,1\n2,0\n", "no nan in inside.*±inf"),

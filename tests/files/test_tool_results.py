@@ -119,7 +119,7 @@ def test_a_report_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     shutil.copy(SACRO.parent / "report_arrays_e07f9234_instance_0.npz", tmp_path)
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "report.json").write_text(text)
-    with pytest.raises(InvalidArgument, match="beside the report"):
+    with pytest.raises(InvalidArgument, match="next to the report"):
         read(tmp_path / "inner" / "report.json", attack="lira")
 
 
@@ -367,7 +367,7 @@ def test_scores_that_are_not_those_of_the_reported_curve_are_refused(
     columns: Columns = {"fpr": fpr, "tpr": tpr, "memberships": member[: found.size]}
     path = tmp_path / "attack_result_0.npz"
     assert read(table(path, {**columns, "scores": score, "memberships": member})).n_in == 20
-    with pytest.raises(InvalidArgument, match="reports beside them"):
+    with pytest.raises(InvalidArgument, match="reports with them"):
         read(table(path, {**columns, "scores": found}))
 
 
@@ -377,7 +377,7 @@ def test_arrays_of_another_report_are_refused(tmp_path: Path) -> None:
     with np.load(arrays) as kept:
         score, member = kept["individual.member_prob"], kept["individual.member"]
     np.savez(arrays, **{"individual.member_prob": score, "individual.member": 1 - member})
-    with pytest.raises(InvalidArgument, match="reports beside them"):
+    with pytest.raises(InvalidArgument, match="reports with them"):
         read(tmp_path / "copy" / "report.json", attack="lira")
 
 
@@ -387,7 +387,7 @@ def test_a_curve_in_a_pickle_must_be_that_of_its_scores(tmp_path: Path) -> None:
     side = np.asarray(tree.single_attack_results[0].membership_scores_train)
     assert content.count(side.tobytes()) == 1
     path.write_bytes(content.replace(side.tobytes(), (-side).tobytes()))
-    with pytest.raises(InvalidArgument, match="reports beside them"):
+    with pytest.raises(InvalidArgument, match="reports with them"):
         read(path)
 
 

@@ -318,7 +318,7 @@ def test_canaries_may_plant_themselves_where_the_server_must_not(tmp_path: Path)
     tolerance = scipy.stats.norm.isf(FLAKE / 2) / np.sqrt(50 * 2000)
     np.testing.assert_allclose(found.final[:50].mean(), mean, atol=tolerance)
     np.testing.assert_allclose(found.final[50:].mean(), 0, atol=tolerance)
-    assert "Who took part was not seen" in " ".join(found.audit.bounds[0].caveats)
+    assert "Participation was not observed" in " ".join(found.audit.bounds[0].caveats)
 
 
 def test_the_strategy_is_as_it_was_after_the_audit(tmp_path: Path) -> None:
@@ -814,10 +814,10 @@ def test_the_result_says_what_canaries_cost(tmp_path: Path) -> None:
     assert "Canaries were at most 90 of the 100 replies of a round." in many.told
     assert "More than a tenth of the replies" in many.told
     # Nine in ten directions of equal length, all of them orthogonal or nearly so.
-    assert "had 95% of the length" in many.told
+    assert "added 95% of the norm" in many.told
     few = audit(server(averaging()), client(), tmp_path / "few", nodes=40, canaries=2)
     assert "Canaries were at most 2 of the 42 replies" in few.told
-    assert "had 22% of the length" in few.told
+    assert "added 22% of the norm" in few.told
     assert "More than a tenth" not in few.told
 
 

@@ -79,10 +79,10 @@ def test_canaries_plant_themselves_under_the_masks(tmp_path: Path) -> None:
     # Four orthonormal canaries and nothing else: each has half of the sum's length.
     np.testing.assert_allclose(found.final[:CANARIES], 0.5, atol=1e-3)  # what quantising leaves
     np.testing.assert_allclose(found.final[CANARIES:], 0, atol=1e-3)
-    assert "last round were seen only if they crossed" in found.told
+    assert "last round were observed only if they were sent" in found.told
     assert found.judged
     assert "Canaries were at most 4 of the 8 replies of a round." in found.told
-    assert "What canaries added had 100% of the length" in found.told
+    assert "Canaries added 100% of the norm" in found.told
 
 
 @pytest.mark.parametrize("through", [audit_server_app, audited_strategy])
@@ -145,7 +145,7 @@ def test_the_strategy_sees_the_sum_of_the_last_round_too(tmp_path: Path) -> None
     found = Written(tmp_path / "run")
     np.testing.assert_allclose(found.final[:CANARIES], 0.5, atol=1e-3)  # what quantising leaves
     np.testing.assert_allclose(found.final[CANARIES:], 0, atol=1e-3)
-    assert "crossed the grid" not in found.told
+    assert "sent over the grid" not in found.told
 
 
 def test_the_strategy_cannot_answer_for_a_client_with_masks_either(tmp_path: Path) -> None:
@@ -154,5 +154,5 @@ def test_the_strategy_cannot_answer_for_a_client_with_masks_either(tmp_path: Pat
     )
     run_in_process(secure_server(1, strategy), client_app(secaggplus_mod), nodes=NODES)
     told = (tmp_path / "run" / "notes.txt").read_text("utf-8")
-    assert "take mode='mod' and canary_mod" in told
+    assert "use mode='mod' and canary_mod" in told
     assert not (tmp_path / "run" / "result.json").exists()

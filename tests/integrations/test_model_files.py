@@ -77,7 +77,7 @@ def test_without_a_recipe_losses_are_attacked_and_nothing_is_cleared(folder: Pat
     (attack,) = found.find(MembershipFinding)
     assert (attack.attack, attack.n_in, attack.n_out) == ("loss", 160, 80)
     assert set(outcomes(found).values()) == {"unclear"}
-    assert "attacked by its losses alone" in " ".join(found.caveats)
+    assert "attacked by its losses only" in " ".join(found.caveats)
     assert "reference models" in found.find(RuleFinding)[1].finding + " ".join(found.caveats)
     assert "--recipe own" in found.advice[0]
 
@@ -91,7 +91,7 @@ def test_records_are_computed_from_the_answers_of_a_fitted_model(folder: Path) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--member", "was"], "attacked by its losses alone"),
+        (["--member", "was"], "attacked by its losses only"),
         (["--member", "was", "--recipe", "own"], "attacked with reference models"),
         (["--drop", "was", "--recipe", "own"], "attacked through models of its recipe"),
         (["--drop", "was", "--recipe", "own", "--attacks", "none"], "not attacked"),
@@ -248,7 +248,7 @@ def test_a_model_of_another_recipe_is_said_to_be_unlike_it() -> None:
             KNeighborsClassifier(25), rows, y, fitted=KNeighborsClassifier(k).fit(rows, y), **how
         )
         found = em.audit(subject, engine=em.InProcess())
-        assert ("trained in another way" in " ".join(found.caveats)) is unlike
+        assert ("trained differently" in " ".join(found.caveats)) is unlike
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_the_result_says_what_canaries_cost(tell: bool) -> None:
     canaries = IterateWatch(start, clip_norm=1.0, canaries=100, seed=5)
     loop(canaries, start, noise=0.2, tell=tell)
     said = canaries.audit(delta=DELTA).view("final model").bound.caveats
-    found = re.search(r"canaries added had (\d+)% of the length of a round's change", str(said))
+    found = re.search(r"Canaries added (\d+)% of the norm of a round's change", str(said))
     assert found is not None
     # Lengths: canaries 10, clients 20, noise of 2,500 weights 10.
     assert float(found[1]) == pytest.approx(100 / np.sqrt(1 + 4 + 1), abs=4)

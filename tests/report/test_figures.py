@@ -216,7 +216,7 @@ def test_the_text_beside_a_figure_has_its_numbers() -> None:
     allowed = float(1 - dp_curve(0.01, epsilon=3.0, delta=1e-3))
     assert f"the claim of ε = 3 allows {100 * allowed:.3g}%" in alt
     assert "1,234 with the record" in drawn(AUDIT, "scores").alt
-    assert "chance 0.875" in drawn(AUDIT, "scores").alt
+    assert "probability 0.875" in drawn(AUDIT, "scores").alt
     assert "0.50 from 450 observations, 2.00 from 1,801" in drawn(AUDIT, "growth").alt
 
 

@@ -97,7 +97,7 @@ def test_what_is_not_refuted_is_grey_and_names_reach_and_power() -> None:
     first = as_markdown(AUDITS["not refuted"]).splitlines()[0]
     assert first.startswith("### ⚪ NOT REFUTED")
     assert "could refute claims up to ε = 5.00" in first
-    assert "4 times in 5 where the true ε is 4.00" in first
+    assert "4 times in 5 at a true ε of 4.00" in first
     assert as_markdown(AUDITS["no claim"]).startswith("### ⚪ NO CLAIM")
     assert as_markdown(AUDITS["beyond reach"]).startswith("### ❓ CANNOT JUDGE")
     assert as_markdown(AUDITS["proved"]).startswith("### ✅ PROVED")

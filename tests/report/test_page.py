@@ -114,7 +114,7 @@ def test_the_headline_is_the_verdict_in_its_tone(kind: str) -> None:
 def test_what_is_not_refuted_names_reach_and_power() -> None:
     text = Skeleton(page(AUDITS["not refuted"])).text.replace("\u00a0", " ")
     assert "This audit could refute claims up to ε = 5.00" in text
-    assert "4 times in 5 where the true ε is 4.00" in text
+    assert "4 times in 5 at a true ε of 4.00" in text
 
 
 def policy_of(text: str) -> dict[str, str]:

@@ -52,7 +52,7 @@ def test_what_is_not_stated_is_said_to_be() -> None:
     said = _threat(a_bound(n_out=0), None)
     assert said["Adversary"].startswith("Not stated.")
     assert "was not stated" in said["Neighbouring datasets"]
-    assert "the law without it is known" in said["Observations"]
+    assert "the distribution without it is known" in said["Observations"]
     assert "Claim" not in said
 
 

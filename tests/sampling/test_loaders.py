@@ -563,7 +563,7 @@ def test_where_a_target_lands_is_told(rng: np.random.Generator) -> None:
     report = watched(drawing(Sequential(), rng), rng, target=37)
     assert "Record 37 came 64 times, in 1 different batches, from 3 to 3" in report.evidence[-1]
     report = watched([[0, 1], [3, 4]], rng, target=2)
-    assert report.evidence[-1] == "Record 2 never came."
+    assert report.evidence[-1] == "Record 2 never occurred."
 
 
 def test_tensors_and_arrays_are_indices_too(data: Any, rng: np.random.Generator) -> None:

@@ -334,7 +334,7 @@ def test_the_papers_is_the_most_that_counts_are_worth_floored_at_one_run(
     rates = raw_rates(9, 7, delta=DELTA, least=1 / 7)
     assert found.epsilon == pytest.approx(brute_force(inside, outside, joining, rates))
     assert not found.valid
-    assert "unpaid" in found.caveats[0]
+    assert "not accounted for" in found.caveats[0]
 
 
 def test_statistics_of_two_runs_are_split_and_whole_numbers_will_do() -> None:

@@ -530,10 +530,10 @@ def test_bounds_say_what_they_are() -> None:
         "paper": "jeffreys",
     }
     assert {name: bound.threshold_rule for name, bound in found.items()} == {
-        "ranks": "ranks 1, 4, 16, … from either end, FPR from the exact null law",
-        "quantiles": "every 0.5 null standard deviations, FPR from the exact null law",
+        "ranks": "ranks 1, 4, 16, … from either end, FPR from the exact null distribution",
+        "quantiles": "every 0.5 null standard deviations, FPR from the exact null distribution",
         "mean": "none: the mean of all cosines, spread tied to the null's",
-        "paper": "Best(), FPR from the exact null law",
+        "paper": "Best(), FPR from the exact null distribution",
     }
     assert found["mean"].direction == "both"
     assert found["mean"].caveats

@@ -230,22 +230,24 @@ def test_wider_confidence_is_a_wider_interval(estimate: str) -> None:
 def test_estimates_say_what_they_are() -> None:
     rng = np.random.default_rng(0)
     wide = sphere_estimates.cosine_estimate(1.2 * _even(1.0, 400), rng=rng, **ASKED)
-    assert wide.method == "normal law of 400 cosines, fitted spread, exact rule"
+    assert wide.method == "normal distribution of 400 cosines, fitted spread, exact rule"
     assert wide.direction == "present→absent"  # the tails of the wider
     assert wide.subject == "cosines of canaries"
-    assert any("Errs upwards" in caveat for caveat in wide.caveats)
+    assert any("Too large where" in caveat for caveat in wide.caveats)
     assert (wide.delta, wide.confidence, wide.cites) == (DELTA, 0.95, ("andrew2024",))
     narrow = sphere_estimates.cosine_estimate(
         0.8 * _even(1.0, 400), rng=rng, subject="mine", **ASKED
     )
     assert (narrow.direction, narrow.subject) == ("absent→present", "mine")
     tied = sphere_estimates.cosine_estimate(_even(1.0, 400), spread="tied", rng=rng, **ASKED)
-    assert tied.caveats == ("Right only where all canaries take part equally often.",)
+    assert tied.caveats == ("Correct only if all canaries take part equally often.",)
     assert "tied" in tied.method
     two = sphere_estimates.two_sample_estimate(
         1.3 * even_normals(310) + 1, even_normals(320), delta=DELTA, rng=rng
     )
-    assert two.method == "normal laws of 310 observed and 320 unobserved canaries, exact rule"
+    assert two.method == (
+        "normal distributions of 310 observed and 320 unobserved canaries, exact rule"
+    )
     assert (two.direction, two.subject) == ("present→absent", "largest cosines of canaries")
     assert two.cites == ("andrew2024",)
     assert any("times the other" in caveat for caveat in two.caveats)

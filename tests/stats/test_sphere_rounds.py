@@ -170,7 +170,7 @@ def test_an_estimate_says_what_it_is_and_finds_what_was_put_in() -> None:
     assert basis["rounds"] == pytest.approx(rounds, rel=0.01)
     assert basis["shift"] == pytest.approx(mu, abs=0.01)
     assert found.epsilon == pytest.approx(rounds_epsilon(mu, rounds, DELTA), rel=0.01)
-    assert found.method == "law of the largest of 40 rounds, one of them shifted by 6/√d"
+    assert found.method == ("distribution of the largest of 40 rounds, one shifted by 6/√d")
     assert (found.direction, found.subject) == ("both", "largest cosines of canaries")
     assert (found.delta, found.confidence, found.cites) == (DELTA, 0.95, ("andrew2024",))
     assert found.caveats == ()

@@ -23,7 +23,7 @@ def call(*arguments: str) -> tuple[int, str]:
 def test_counts_come_first() -> None:
     code, said = call("EPS-0001", "EPS-1001")
     assert code == 0
-    assert said.startswith("1 of 1 wrong programs found, 1 of 1 right ones spared.\n")
+    assert said.startswith("1 of 1 wrong programs found, 1 of 1 right ones passed.\n")
     assert "not installed" not in said
 
 
@@ -33,7 +33,7 @@ def test_what_is_missed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     code, said = call("EPS-0002", "EPS-1001")
     assert code == 0
     assert said.splitlines()[:2] == [
-        "0 of 1 wrong programs found, 1 of 1 right ones spared.",
+        "0 of 1 wrong programs found, 1 of 1 right ones passed.",
         "missed: EPS-0002 (half the noise)",
     ]
 
@@ -53,7 +53,7 @@ def test_machines_get_every_outcome() -> None:
 def test_sources_are_printed() -> None:
     code, said = call("--source", "EPS-0141", "EPS-1101")
     assert code == 0
-    assert "# seen in: Opacus 1.5 to 1.5.2 (pull request 707)" in said
+    assert "# reported in: Opacus 1.5 to 1.5.2 (pull request 707)" in said
     assert "p.summed_grad += p.grad" in said
     assert "# EPS-1101: plain DP-SGD\n# right\n" in said
 
@@ -72,7 +72,7 @@ def test_without_opacus_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step.program, "programs", list(programs.list_programs("step")[:2]))
     code, said = call()
     assert code == 0
-    assert said.startswith("2 of 2 wrong programs found, 0 of 0 right ones spared.")
+    assert said.startswith("2 of 2 wrong programs found, 0 of 0 right ones passed.")
     assert "The programs that train with Opacus were not run" in said
     assert "pip install 'epsilometer[opacus]'" in said
 

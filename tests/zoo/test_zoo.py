@@ -116,20 +116,20 @@ def test_another_tool_is_plugged_in_by_one_function() -> None:
     chosen = (*WRONG[:3], *RIGHT[:2])
     found = run_zoo(chosen, tool=accuse_some)
     assert count_outcomes(found) == (
-        "1 of 2 wrong programs found, 1 of 2 right ones spared; 1 not run."
+        "1 of 2 wrong programs found, 1 of 2 right ones passed; 1 not run."
     )
     assert list_mistakes(found) == (
         "missed: EPS-0001 (no noise)",
-        "accused: EPS-1002 (accumulation over physical batches) by even numbers",
+        "flagged: EPS-1002 (accumulation over physical batches) by even numbers",
     )
     tables = render_tables(found)
     assert "**missed**" in tables
-    assert "**accused**: even numbers" in tables
+    assert "**flagged**: even numbers" in tables
     assert "| not run |" in tables
     assert "| even numbers | 7 |" in tables
     twice = run_zoo(chosen[3:], tool=accuse_some, seeds=2)
     assert [outcome.seed for outcome in twice] == [0, 1, 0, 1]
-    assert count_outcomes(twice).endswith("0 of 2 right ones spared, in each of 2 seeds.")
+    assert count_outcomes(twice).endswith("0 of 2 right ones passed, in each of 2 seeds.")
     assert list_mistakes(twice)[0].endswith("by even numbers, 1 of 2 seeds")
 
 

@@ -262,7 +262,7 @@ def convolution_power(
         terms: Number of terms.
         points: Cells of the result, the first of which is cell 0.
         widened: Variance that rounding to cells has added to one term without its tilt, in squared
-            cells. It is taken off where the sum is smooth enough for that.
+            cells. It is subtracted where the sum is smooth enough for that.
         tilt: Tilt of the masses, m e^{−tilt · cell}.
     """
     places = np.arange(masses.size)

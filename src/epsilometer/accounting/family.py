@@ -52,17 +52,17 @@ _CURVE_CELL = 0.02  # over √T: the curve of a run is then right to about 5e-5 
 _RATIO = 1.002  # between noises whose curve is computed
 _RELATIVE = 1e-3  # how near the noise of a claim is found
 _ASSUMED = (
-    "Holds for a Gaussian noise on sums of clipped gradients, with batches drawn by Poisson "
-    "sampling at the stated rate: only how much noise is not assumed. For other mechanisms "
-    "(shuffled batches, noise of another law) the number can be far too large."
+    "Holds for Gaussian noise on sums of clipped gradients, with batches drawn by Poisson "
+    "sampling at the stated rate; only the amount of noise is not assumed. For other mechanisms "
+    "(shuffled batches, other distributions of noise) the number can be far too large."
 )
 _IMPOSSIBLE = (
-    "The scores do better than any noise of such a mechanism allows, so it is not what was "
-    "assumed: bound its ε by a method that assumes nothing."
+    "The scores are better than any noise of such a mechanism allows, so the mechanism is "
+    "another one: bound its ε by a method that assumes nothing."
 )
 _STEPS_ALIKE = (
-    "Each score was taken to be of one step, all steps alike but for the canary; the ε of the "
-    "whole training is computed from a step's noise, not seen."
+    "Each score is assumed to come from one step, and all steps to be alike except for the "
+    "canary. The ε of the whole training is computed from the noise of a step, not measured."
 )
 
 

@@ -8,8 +8,8 @@ ends, distributions are composed by FFT, and both are done in a stated direction
   stay (Doroshenko et al. 2022). Such a pair is easier to tell apart, so ε is never too small. The
   error falls with the square of the cell.
 - ``"down"`` rounds losses at random so that their mean does not grow. The sum of many such errors
-  is small: beyond √T cells it is rarer than any δ. This much is taken off, and ε is never too
-  large.
+  is small: beyond √T cells it is rarer than any δ. This much is subtracted, so that ε is
+  never too large.
 - ``"nearest"`` gives half of a cell to either end: an estimate, whose error the caller finds.
 
 An FFT leaves rounding of about 1e-16 of the largest mass everywhere, which would drown tails of
@@ -189,8 +189,8 @@ def compose(
 ) -> LossDistribution:
     """Return the distribution of a sum of independent losses, all on grids of the same step.
 
-    What the FFT and its finite window can do to δ is added (``"up"``) or taken off (``"down"``), so
-    the direction of rounding survives. Only distributions without a tilt are composed.
+    What the FFT and its finite window can do to δ is added (``"up"``) or subtracted (``"down"``),
+    so the direction of rounding survives. Only distributions without a tilt are composed.
 
     Args:
         parts: Distributions, and how many of each.

@@ -8,9 +8,9 @@ from epsilometer.types import FloatArray
 
 Parts = tuple[tuple[float, float, int], ...]
 _ASSUMED = (
-    "Refutes what the accountant was told: Gaussian noise on sums of clipped gradients, batches "
-    "drawn by Poisson sampling at the stated rate, noise at least so large. As a bound on ε it "
-    "assumes all of that but the noise; for other mechanisms it can be too large."
+    "Tests what the accountant assumes: Gaussian noise on sums of clipped gradients, batches "
+    "drawn by Poisson sampling at the stated rate, and at least the stated noise. As a bound on "
+    "ε it assumes all but the amount of noise; for other mechanisms it can be too large."
 )
 
 

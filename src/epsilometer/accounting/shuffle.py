@@ -25,7 +25,7 @@ CITES = ("annamalai2025", "chua2024")
 _SHUFFLE = Shuffle()
 _CONJECTURED = (
     "The ε of one pair of datasets, so a lower bound on the sampler's: that no pair is worse is "
-    "conjectured, not proved."
+    "only conjectured."
 )
 
 

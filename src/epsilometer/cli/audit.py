@@ -21,7 +21,7 @@ from epsilometer.cli.options import (
     field_options,
     trust_option,
 )
-from epsilometer.cli.output import say, show, show_audit, show_explanation, write_page
+from epsilometer.cli.output import say, show, show_audit, show_explanation, show_line, write_page
 from epsilometer.core import words
 from epsilometer.core.audit import Audit
 from epsilometer.core.printing import one_line
@@ -57,7 +57,7 @@ def audit(file: Path, data: Path | None, options: Options) -> None:
     Scores,
     {
         "design": "Declare the design: runs, coins, fixed or paired.",
-        "inclusion": "Set the probability that a canary is in.",
+        "inclusion": "Set the probability that a canary is included.",
         "method": "Compute the bound by this method; see epsilometer methods.",
         "rule": "Choose thresholds by this rule.",
         "also": "Also show the bounds of these methods.",
@@ -76,7 +76,7 @@ def estimate(
     """Compute a lower bound on ε from attack scores in FILE.
 
     FILE is .csv, .parquet or .npz with columns score and member (1 inside, 0 outside), or inside
-    and outside. A higher score must mean "was in". Scores are taken to come from independent runs
+    and outside. A higher score must mean "was in". Scores are assumed to come from independent runs
     unless --design, or a column design, says that they belong to canaries of one run.
 
     Results of Privacy Meter, PrivacyGuard, SACRO-ML, ART, JAX-Privacy and TensorFlow Privacy are
@@ -117,9 +117,10 @@ def methods() -> None:
         table.add_row("  cites", ", ".join(method.cites))
         validity = ("valid", "green") if method.exact else ("NOT VALID", "red")
         show(Text.assemble((name, "bold"), "  ", validity), table, "")
-    show(Text("References", style="bold"))
+    references = Table.grid(padding=(0, 2))
     for key in sorted({key for method in REGISTRY.values() for key in method.cites}):
-        show(Text.assemble("  ", (key, "bold"), "  ", BIBLIOGRAPHY[key]))
+        references.add_row(f"  {key}", BIBLIOGRAPHY[key])
+    show(Text("References", style="bold"), references)
 
 
 def run_file(file: Path, options: Options, data: Path | None) -> Audit:
@@ -220,7 +221,7 @@ def end_audit(
     if options.as_json:
         say(audit.to_json())
     elif options.quiet:
-        say(words.headline(audit))
+        show_line(words.headline(audit))
     else:
         show_audit(audit, verbose=options.verbose, advice=advice)
         if options.verbose:

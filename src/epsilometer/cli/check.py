@@ -17,7 +17,7 @@ from epsilometer.cli.options import (
     run_argument,
     trust_option,
 )
-from epsilometer.cli.output import say, show_explanation
+from epsilometer.cli.output import say, show_explanation, show_line
 from epsilometer.cli.policy import end_policy
 from epsilometer.core import annotations, judge, words
 from epsilometer.core.audit import Audit
@@ -67,11 +67,10 @@ def check(
     by --claim and --delta. KEY is a file or begins with RW; the signature is RESULT.minisig.
 
     Exit code 1 if the claim is refuted or a model must not be released. Exit code 4, never 0, if
-    RESULT
-    cannot judge it (beyond reach, not valid, failed units, a bound at a smaller δ).
+    RESULT cannot judge it (beyond reach, not valid, failed units, a bound at a smaller δ).
 
     With --policy, every audit that the file requires is checked. Exit code 1 if one is refuted, 4
-    if one is missing, too old, or of other code.
+    if one is missing, too old, or of different code.
 
     Example: epsilometer check audit.json --claim 3 --delta 1e-5
     """
@@ -99,7 +98,7 @@ def check(
                 f"Its verdict is its own: {found.verdict}."
             )
         found = rejudge(found, claim, delta=delta)
-    say(_FORMS[form](found))
+    (show_line if form == "text" else say)(_FORMS[form](found))
     if explain:
         show_explanation(found, aside=form != "text")
     if found.exit_code:
@@ -123,7 +122,7 @@ def verify(directory: Path, trust: bool, data: Path | None) -> None:
     found = verify_run(directory, trust=trust, data=data)
     units = found.provenance.used + found.provenance.failed
     say(f"Verified: {units:,} units give this result.")
-    say(words.headline(found))
+    show_line(words.headline(found))
 
 
 def verify_run(path: Path, *, trust: bool, data: Path | None) -> Audit:

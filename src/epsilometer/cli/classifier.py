@@ -46,7 +46,7 @@ _LIMITS: Limits = {
         "label": "Predict this column.",
         "model": f"Train {', '.join(MODELS)} or module:factory; or load a file.",
         "recipe": "Train reference models for a loaded one: own, or module:factory.",
-        "member": "Read from this column who a loaded model was trained on.",
+        "member": "Read membership in a loaded model's training data from this column.",
         "drop": "Ignore this column; may be repeated.",
         "group": "Compare the groups of this column; may be repeated.",
         "encoding": "Set the text encoding, if detection fails.",
@@ -134,8 +134,7 @@ def classifier(
         _complete_fitted(source, settings, options)
     elif unused := {"recipe", "member"} & set(source):
         raise InvalidArgument(
-            f"Expected --{min(unused)} with --model FILE, a fitted model ({', '.join(ENDINGS)}), "
-            "got none."
+            f"Expected --{min(unused)} with --model FILE, a fitted model ({', '.join(ENDINGS)})."
         )
     for name in ("model", "recipe"):
         if ":" in source.get(name, ""):

@@ -14,7 +14,7 @@ def compare_page(found: Comparison, *, title: str) -> str:
     """Return a page that compares two audits; the same audits give the same bytes."""
     differ = [audit for audit in found.audits if audit.told_apart]
     finding = (
-        f"{len(differ)} of {len(found.audits)} views differ by more than chance explains."
+        f"{len(differ)} of {len(found.audits)} views differ by more than random variation."
         if found.audits
         else "The two audits have no view in common."
     )

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 
 import click
 
-from epsilometer.cli.output import say, say_marked, say_title
+from epsilometer.cli.output import count_columns, say, say_marked, say_title
 from epsilometer.core.printing import one_line, to_json_text
 from epsilometer.errors import InvalidArgument
 
@@ -33,7 +33,7 @@ _SAID = 200  # letters of what a broken package says
 # Packages that are imported by another name than they are installed by, but for dashes.
 _IMPORTED_AS = {"scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}
 USES = {
-    "torch": "dpsgd, federated, posterior; classifiers that are networks; games on a GPU",
+    "torch": "dpsgd, federated, posterior; classifiers that are networks; simulations on a GPU",
     "opacus": "audits of training with Opacus (epsilometer.integrations.opacus)",
     "jax": "audits of training with JAX-Privacy (epsilometer.integrations.jax_privacy); JaxModel",
     "lightning": "the callback for Lightning (epsilometer.integrations.lightning)",
@@ -41,7 +41,7 @@ USES = {
     "flower": "audits of Flower deployments (epsilometer.integrations.flower)",
     "sklearn": "classifier; classifiers of scikit-learn from Python",
     "dask": "--engine dask",
-    "numba": "faster games of shuffle on a CPU; nothing stops without it",
+    "numba": "faster simulations of shuffle on a CPU",
     "parquet": "files that end in .parquet, .arrow or .feather",
     "models": "fitted models that end in .skops or .onnx",
     "excel": "files that end in .xlsx",
@@ -49,7 +49,7 @@ USES = {
     "figures": "report --figures",
     "mlflow": "logging of results with MLflow",
     "wandb": "logging of results with W&B (epsilometer.integrations.wandb)",
-    "tf": "audits of TensorFlow Privacy (epsilometer.integrations.tf_privacy); Python 3.11 alone",
+    "tf": "audits of TensorFlow Privacy (epsilometer.integrations.tf_privacy), on Python 3.11",
     "signing": "check --signed-by",
     "service": "audits of models behind an HTTP service",
     "ui": "ui",
@@ -84,7 +84,7 @@ print("2 units ran, in 2 processes")
 _GPU = """
 import torch
 if not torch.cuda.is_available():
-    print("none that torch can use" + ("" if torch.version.cuda else " (a build for CPUs)"))
+    print("none that torch can use" + ("" if torch.version.cuda else " (a CPU-only build)"))
 else:
     torch.ones(8, device="cuda").sum().item()
     for i in range(torch.cuda.device_count()):
@@ -150,7 +150,7 @@ def doctor(address: str | None, as_json: bool) -> None:
         _show(checks)
         say()
         for sentence in sentences:
-            say(textwrap.fill(sentence, _WIDTH, subsequent_indent="  "))
+            say(textwrap.fill(sentence, count_columns(_WIDTH), subsequent_indent="  "))
     if not healthy:
         say("epsilometer does not work here: see what is broken above.", err=True)
         raise SystemExit(3)
@@ -161,6 +161,7 @@ def doctor(address: str | None, as_json: bool) -> None:
 def _show(checks: list[Check]) -> None:
     """Print all checks without rich, which may be what is broken."""
     part, widest = "", max(len(check.name) for check in checks)
+    wide = count_columns(_WIDTH)
     for check in checks:
         if check.part != part:
             part = check.part
@@ -169,7 +170,7 @@ def _show(checks: list[Check]) -> None:
             say_title(part)
         indent = " " * (widest + 6)
         says = textwrap.fill(
-            one_line(check.says), _WIDTH, initial_indent=indent, subsequent_indent=indent
+            one_line(check.says), wide, initial_indent=indent, subsequent_indent=indent
         ).strip()
         line = f"{one_line(check.name):<{widest}}  {says}"
         say_marked(_MARKS[check.state], line, colour=_COLOURS[check.state], indent=2)
@@ -230,10 +231,12 @@ def list_workable(checks: Iterable[Check]) -> list[str]:
     for check in checks:
         if check.part.startswith("extra ") and check.state in ("missing", "broken"):
             lacking[check.part.removeprefix("extra ")] = check.state
-    lines = [f"Work without any extra: {', '.join(WITHOUT)}."]
+    lines = [f"These commands need no extra: {', '.join(WITHOUT)}."]
     for extra, state in lacking.items():
         remedy = f"pip install 'epsilometer[{extra}]'"
-        lines.append(f"Without {extra} ({state}): no {USES[extra]}. Get it with: {remedy}")
+        lines.append(
+            f"The extra {extra} is {state}. It is needed for {USES[extra]}. Get it with: {remedy}"
+        )
     return lines
 
 

@@ -5,6 +5,7 @@ import io
 import sys
 
 HANDLER = "epsilometer.spell"
+_ASCII = "spelled_ascii"
 _SPELLED = {
     "ε": "eps", "δ": "delta", "μ": "mu", "σ": "sigma", "λ": "lambda", "α": "alpha",
     "≥": ">=", "≤": "<=", "≠": "!=", "≈": "~", "−": "-", "–": "-", "—": "-", "―": "-",
@@ -48,6 +49,15 @@ def _handle(error: UnicodeError) -> tuple[str | bytes, int]:
 def spell_out() -> None:
     """Make standard output and error spell out what they cannot encode, instead of failing."""
     codecs.register_error(HANDLER, _handle)
+    codecs.register(_find_codec)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=HANDLER)
+            ascii_only = codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding=_ASCII if ascii_only else None, errors=HANDLER)
+
+
+def _find_codec(name: str) -> codecs.CodecInfo | None:
+    """Return ASCII by another name: click takes a stream of that name for UTF-8."""
+    known = codecs.lookup("ascii")
+    coders = known.incrementalencoder, known.incrementaldecoder
+    return codecs.CodecInfo(*known, *coders, name=_ASCII) if name == _ASCII else None

@@ -62,7 +62,7 @@ def federated(
     (an LSTM for the next character). The last two are read from --data, the folder of mnist.npz
     and shakespeare_roles.json.gz, or from the folder that EPSILOMETER_DATA names.
 
-    Without --claim nothing is judged; the accounted ε is shown beside the measured one. Exit
+    Without --claim nothing is judged; the accounted ε is shown with the measured one. Exit
     code 1 if the claim is refuted, 4 if it cannot be judged.
 
     Example: epsilometer federated --rounds 10 --canaries 300 --repetitions 1,2 --out federated-run

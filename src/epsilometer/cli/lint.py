@@ -8,7 +8,7 @@ from types import MappingProxyType
 import click
 
 from epsilometer import __version__
-from epsilometer.cli.output import say
+from epsilometer.cli.output import count_columns, say
 from epsilometer.core import judge
 from epsilometer.errors import UnreadableFile
 from epsilometer.lint import lint as lint_paths
@@ -18,7 +18,7 @@ from epsilometer.lint.rules import RULES, Report
 
 _FORMS: MappingProxyType[str, Callable[[Report], str]] = MappingProxyType(
     {
-        "text": writing.to_text,
+        "text": lambda report: writing.to_text(report, width=count_columns(100)),
         "json": writing.to_json,
         "github": writing.to_github,
         "junit": writing.to_junit,

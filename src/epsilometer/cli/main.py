@@ -184,7 +184,7 @@ def _show_warning(
 ) -> None:
     """Replace ``warnings.showwarning``."""
     say(
-        f"{category.__name__} from {one_line(filename)}:{lineno}; what it says is shown with "
+        f"{category.__name__} from {one_line(filename)}:{lineno}; its text is shown with "
         f"{SHOW_ERRORS}=1.",
         err=True,
     )
@@ -242,7 +242,7 @@ def show_start() -> None:
         Text.assemble(
             (f"epsilometer {__version__}", "bold"), ": is the privacy that you claim true?"
         ),
-        "It attacks a training run, turns the attack's success into a lower bound on ε at a\n"
+        "It attacks a training run, turns the attack's success into a lower bound on ε at a "
         "stated confidence, and says whether the claimed ε can be true.",
         "",
         _make_start_table("You have", "Type", STARTS),

@@ -98,6 +98,10 @@ class _Pace:
         return (finished - self._before) / max(time.monotonic() - self._start, 1e-9)
 
 
+def _word_rate(rate: float) -> str:
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+
+
 class _Lines:
     """Print a plain line from time to time."""
 
@@ -126,7 +130,7 @@ class _Lines:
     def _line(self, details: Any) -> str:
         rate = self._pace.rate(details["finished"])
         left = details["units"] - details["finished"] - details["failed"]
-        parts = [f"{details['finished']}/{details['units']} units", f"{rate:.2g}/s"]
+        parts = [f"{details['finished']}/{details['units']} units", _word_rate(rate)]
         if rate > 0 and left:
             parts.append(f"{left / rate:.0f} s left")
         if details["epsilon"] is not None:
@@ -155,6 +159,8 @@ class _Bar:
         details = event.details
         if event.name == "started":
             self._pace.begin(details["finished"])
+            if self._task is not None:  # an audit of several stages has one bar, not one for each
+                self._progress.remove_task(self._task)
             self._task = self._progress.add_task(
                 "Running", total=details["units"], completed=details["finished"], rate="", bound=""
             )
@@ -164,7 +170,7 @@ class _Bar:
             self._progress.update(
                 self._task,
                 completed=details["finished"] + details["failed"],
-                rate=f"{self._pace.rate(details['finished']):.2g}/s",
+                rate=_word_rate(self._pace.rate(details["finished"])),
                 bound="" if bound is None else f"ε ≥ {bound:.2f} so far",
             )
         elif event.name in ("finished", "cancelled"):

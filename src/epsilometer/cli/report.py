@@ -52,7 +52,7 @@ def report(
 ) -> None:
     """Write the report of RUN, a run directory or a saved audit.
 
-    Without options, prints a summary and writes a page into the directory or beside the file. The
+    Without options, prints a summary and writes a page into the directory or next to the file. The
     exit code is 0 whatever the verdict; see epsilometer check.
 
     Example: epsilometer report demo-run --html demo.html

@@ -24,7 +24,7 @@ from epsilometer.cli.options import (
     run_argument,
     trust_option,
 )
-from epsilometer.cli.output import make_table, say, show, write_text
+from epsilometer.cli.output import make_table, say, show, show_line, write_text
 from epsilometer.cli.runs_words import to_plain
 from epsilometer.core import judge, words
 from epsilometer.core.chain import describe_break
@@ -63,7 +63,16 @@ _subject_option = click.option(
 _kind_option = click.option("--kind", default="", help="Select by kind, such as Scores or DPSGD.")
 
 
-@click.group()
+class _Commands(click.Group):
+    """List commands by whole sentences, on as many lines as they take."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        names = self.list_commands(ctx)
+        with formatter.section("Commands"):
+            formatter.write_dl([(n, self.commands[n].get_short_help_str(200)) for n in names])
+
+
+@click.group(cls=_Commands)
 def runs() -> None:
     """List, resume, verify and compare runs and their results."""
 
@@ -175,7 +184,7 @@ def status(directory: Path, watch: bool, as_json: bool) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_row("state", state)
     table.add_row("audit", one_line(store.plan.audit))
-    table.add_row("plan", store.plan.public_hash)
+    table.add_row("plan", Text(store.plan.public_hash, overflow="fold"))
     table.add_row("units", f"{len(store.finished):,} of {store.plan.units:,} finished")
     if beat is not None:
         for name, line in _describe_heartbeat(beat):
@@ -187,7 +196,7 @@ def status(directory: Path, watch: bool, as_json: bool) -> None:
     if broken:
         table.add_row("changed", one_line(f"{broken}; the result will be made again"))
     if failures:
-        table.add_row("", one_line(f"what they said is in {directory / 'failures'}"))
+        table.add_row("", one_line(f"their error messages are in {directory / 'failures'}"))
     if result is not None:
         table.add_row("verdict", words.headline(result))
     show(table)
@@ -297,7 +306,7 @@ def trend(
 ) -> None:
     """Show how results of the same subject change over time.
 
-    Where dates were lost, as in a copy, --by name orders results by the names of their runs.
+    If a copy lost the dates, --by name orders results by the names of their runs.
 
     Example: epsilometer runs trend . --subject digits --html trend.html
     """
@@ -312,7 +321,7 @@ def trend(
     else:
         for each in followed:
             show(*_show_trend(each))
-        say(history_words.CAUTION if followed else "No results.")
+        show_line(history_words.CAUTION if followed else "No results.")
         _warn(history)
     if html is not None:
         from epsilometer.cli.trend_page import trend_page
@@ -323,11 +332,8 @@ def trend(
 
 def _make_list(entries: Sequence[Entry]) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("written (UTC)", no_wrap=True)
-    for name, share in (("run", 3), ("audit", 2), ("subject", 4)):
-        table.add_column(name, overflow="fold", ratio=share)
-    for name in ("claim", "found", "verdict", "seed"):
-        table.add_column(name, no_wrap=True)
+    for name in ("written (UTC)", "run", "audit", "subject", "claim", "found", "verdict", "seed"):
+        table.add_column(name, no_wrap=name == "found")
     for entry in entries:
         cells = (
             history_words.date(entry),
@@ -347,8 +353,6 @@ def _show_trend(trend: Trend) -> list[RenderableType]:
         for entry, row in zip(trend.entries, history_words.trend_rows(trend), strict=True)
     )
     table = make_table(history_words.TREND_HEAD, rows, pad_edge=False)
-    for column in table.columns:
-        column.overflow = "fold"
     line = history_words.sparkline(trend.values)
     return [
         Text(f"Subject: {history_words.trend_title(trend)}", style="bold"),

@@ -122,7 +122,7 @@ def word_answer(audit: Audit) -> str:
 
 
 def _word_remedy(sampling: SamplerFinding, reported: str) -> str:
-    """Name the sampler that keeps the claim at the smallest noise, and the others beside it."""
+    """Name the sampler that keeps the claim at the smallest noise, and the others."""
     best, *others = sampling.remedies
     beside = ", ".join(f"{other.sampler} {number_up(other.noise, 3)}" for other in others)
     return (

@@ -181,7 +181,7 @@ class DropoutOnRecords:
         train: IntArray,
         shadow: IntArray,
     ) -> tuple[Record, IntArray]:
-        """Return the record that is there or not, and which records are left beside it."""
+        """Return the record that is there or not, and which records are left."""
         features, labels = every
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(1,)))
         way: Way = "random" if self.record == "mislabelled" else self.record

@@ -106,9 +106,7 @@ def _draw(trend: Trend, *, key: str) -> Figure:
     said = "; ".join(f"{history_words.run(e)}: {history_words.found(e)}" for e in entries[-_NAMED:])
     caption = "In the order of the table. A lower bound: the truth lies above it."
     if not is_bound:
-        caption = (
-            "In the order of the table: what the strongest attack was seen to gain over guessing."
-        )
+        caption = "In the order of the table: what the strongest attack gains over guessing."
     return Figure(
         key=key,
         title=f"{trend.measure} by result",

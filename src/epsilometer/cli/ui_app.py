@@ -66,7 +66,7 @@ def make_app(folder: Path, token: str, *, between: float = _BETWEEN) -> Starlett
 
     Args:
         folder: A folder that contains runs, at any depth.
-        token: That whoever asks must have.
+        token: Token that every request must have.
         between: Seconds between two looks at a run.
     """
     return _Site(folder.resolve(), token, between).make_app()
@@ -90,7 +90,7 @@ class _Site:
         return Starlette(routes=routes, middleware=[hosts])
 
     def _guard(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
-        """Answer only whoever has the token; in the address once, then in a cookie."""
+        """Answer only requests with the token: in the address once, then in a cookie."""
 
         async def guarded(request: Request) -> Response:
             given = request.query_params.get("token")

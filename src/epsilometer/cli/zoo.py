@@ -39,7 +39,7 @@ _WITHOUT: dict[Kind, str] = {
     show_default=True,
     help="Run each program with this many seeds.",
 )
-@option("--source", is_flag=True, help="Print the source of programs, and run none.")
+@option("--source", is_flag=True, help="Print the source of programs without running them.")
 @seed_option
 @json_option
 def zoo(
@@ -121,7 +121,7 @@ def _describe_source(program: Program) -> str:
     lines = [
         f"# {program.id}: {program.title}",
         f"# breaks: {program.breaks}" if program.breaks else "# right",
-        f"# seen in: {program.seen}" if program.seen else "",
+        f"# reported in: {program.seen}" if program.seen else "",
         f"# settings: {program.settings}" if program.settings else "",
         program.source.rstrip(),
     ]

@@ -106,7 +106,7 @@ class Clipping(LeanCheck):
     def describe(self) -> str:
         """Summarise the evidence in a few words."""
         share = self.estimate_share()
-        return f"{share:.2f} of what clipping should have taken off was released"
+        return f"{share:.2f} of what clipping should have removed was released"
 
 
 class EqualWeights(LeanCheck):
@@ -114,7 +114,7 @@ class EqualWeights(LeanCheck):
 
     name = "equal weights"
     expected = "every client has the same weight"
-    missing = "numbers of examples are equal, nearly so, or not said"
+    missing = "numbers of examples are equal, nearly so, or not reported"
 
     def describe(self) -> str:
         """Summarise the evidence in a few words."""
@@ -174,7 +174,7 @@ class EarlierUpdates(LeanCheck):
     """Detect updates of earlier rounds that are released again, from a buffer or by momentum."""
 
     name = "updates of earlier rounds"
-    expected = "updates count in their own round alone"
+    expected = "updates count only in their own round"
     missing = "fewer than two rounds, or too few weights per update"
 
     def see(self, found: WeightEstimates | None, number: int) -> None:
@@ -291,8 +291,8 @@ class ClientWeight(EvidenceCheck):
         heaviest = max((lean for lean, _ in self._leans.values()), key=_rate_lean)
         more = heaviest.along / heaviest.square if heaviest.square else 0.0
         return (
-            f"of {len(self._leans):,} clients the heaviest adds {max(0.0, more):.2f} of its update "
-            "more than it may"
+            f"of {len(self._leans):,} clients the heaviest adds {max(0.0, more):.2f} of its "
+            "update more than allowed"
         )
 
 
@@ -354,8 +354,8 @@ class ReplyNorms:
             name=name,
             outcome=judge.judge_limit(self._above, limit=0),
             expected=expected,
-            seen=f"{self._above} of {self._count} replies are longer, {self._largest:.4g} clipping "
-            "norms at most",
+            seen=f"{self._above} of {self._count} replies are longer, up to {self._largest:.4g} "
+            "clipping norms",
             value=self._largest,
             steps=self._first or self._rounds,
         )

@@ -98,7 +98,7 @@ class Past:
 class DrawCheck(EvidenceCheck):
     """Test one consequence of Poisson sampling for a batch, given all earlier ones."""
 
-    missing = "no batch was seen"
+    missing = "no batch was observed"
 
     def __init__(self, *, shares: int, level: float) -> None:
         self._bets = Bets()
@@ -172,7 +172,7 @@ class _Sizes(DrawCheck):
 
     name = "batch sizes"
     expected = "sizes that vary as independent records make them vary"
-    missing = "fewer than two batches were seen"
+    missing = "fewer than two batches were observed"
     what = "batches", "records"
 
     def begin(self) -> None:
@@ -199,7 +199,7 @@ class RowSizesCheck(_Sizes):
     """Detect steps with a fixed number of rows, as when batches are truncated."""
 
     name = "sizes of steps"
-    missing = "fewer than two steps of one batch each were seen"
+    missing = "fewer than two steps of one batch each were observed"
     what = "steps", "gradient rows"
 
 
@@ -278,7 +278,7 @@ class _Repeats(DrawCheck):
         return np.asarray(np.logaddexp(stays, np.log(_STAKES) + won))
 
     def describe(self) -> str:
-        return f"{self._equal} of {self.tested} batches hold the very records of an earlier one"
+        return f"{self._equal} of {self.tested} batches have exactly the records of an earlier one"
 
 
 def _digest(batch: IntArray) -> bytes:

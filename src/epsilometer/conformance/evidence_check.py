@@ -64,7 +64,7 @@ class EvidenceCheck:
         name: Name of the check.
         expected: What a correct program shows, in words.
         missing: Why nothing was tested, if nothing was.
-        steady: Whether it needs residuals that are noise alone.
+        steady: Whether it needs residuals that are pure noise.
         log_e: The largest evidence so far, as a logarithm; None if nothing was tested.
         crossed: The step at which it sufficed; None if it did not.
         tested: The last step that was tested.

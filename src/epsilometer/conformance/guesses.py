@@ -22,7 +22,7 @@ _LEAST = 24
 _ALIKE = 0.98
 _GENERATORS = ("numpy.random.default_rng", "numpy.random.seed", "torch.manual_seed")
 _NAME = "noise that cannot be guessed"
-_EXPECTED = "noise is not that of a small number as a seed"
+_EXPECTED = "noise does not come from a small seed"
 _SMALL = 1 << 32  # all smaller seeds can be tried one after the other
 _TORCH = 67280421310721  # the default seed of torch.Generator()
 
@@ -75,7 +75,7 @@ class GuessedNoise:
         outcome = judge.judge_limit(self._matched, limit=1)
         if self._matched == 1:
             outcome = judge.REMARK
-        seen = f"{len(_SEEDS):,} seeds and the clock were tried, none draws this noise"
+        seen = f"{len(_SEEDS):,} seeds and the clock were tried, none gives this noise"
         if self._matched:
             seen = (
                 f"in {self._matched} of {self._rounds} rounds noise begins as {self._generator} "

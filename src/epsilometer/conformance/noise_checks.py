@@ -406,9 +406,9 @@ class _Lattice(NoiseCheck):
     def describe(self) -> str:
         share = self._ties / self._pairs
         if not self._ties:
-            return "no value came twice"
+            return "no value is repeated"
         spacing = 2 * math.sqrt(math.pi) * share
-        return f"{share:.2%} of values come twice, as on a lattice of {spacing:.2g} of the scale"
+        return f"{share:.2%} of values are repeated, as on a lattice of {spacing:.2g} of the scale"
 
     def measure(self) -> tuple[float, None, None]:
         return self._ties / self._pairs, None, None

@@ -139,7 +139,7 @@ class ParticipationWatch:
 
     def _check_twice(self) -> Check:
         at, extra = self._twice or (self.batches, 0)
-        seen = "no batch was seen"
+        seen = "no batch was observed"
         if self.batches:
             seen = f"in none of {self.batches} batches"
         outcome = judge.judge_limit(extra if self.batches else None, limit=0)
@@ -148,8 +148,8 @@ class ParticipationWatch:
         elif self._joined:  # Opacus books such a step at a multiple of the rate
             outcome = judge.REMARK
             seen = (
-                f"{_count(self._joined, 'record')} in two batches that became one step: they count "
-                "twice there, which the booked rate does not say"
+                f"{_count(self._joined, 'record')} in two batches that became one step: they "
+                "count twice there, which the booked rate does not cover"
             )
         return Check(
             name="once per batch",

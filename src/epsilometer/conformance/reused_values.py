@@ -20,7 +20,7 @@ _LEVEL = 1e-6
 # then 20 of 64 match with probability below 1e-10.
 _NEAR, _LEAST = 0.025, 20
 _NAME = "values of noise"
-_EXPECTED = "no values of noise come again in other places"
+_EXPECTED = "no values of noise are repeated in other places"
 
 
 class ReusedValues:
@@ -84,10 +84,10 @@ class ReusedValues:
     def check(self) -> Check:
         """Return the observations so far."""
         if not self._compared:
-            return leave_untested(_NAME, _EXPECTED, "noise was seen once, or its values are few")
+            return leave_untested(_NAME, _EXPECTED, "one round only, or few values of noise")
         seen = "the largest values are new in every round"
         if self._first:
-            seen = f"{self._again} of the {_KEPT} largest values of {self._where} came before"
+            seen = f"{self._again} of the {_KEPT} largest values of {self._where} occurred before"
         return Check(
             name=_NAME,
             outcome=judge.judge_limit(int(self._first > 0), limit=0),

@@ -24,18 +24,16 @@ _MOST_PARTS = 16  # distributions to compose; beyond that, noise is rounded up a
 _ROUNDING = 1 + 2.0**-8  # of noise in bfloat16, and its standard deviation
 _LARGE = 1e7  # from here on, Stirling's series is exact to 1e-9
 _GAUSSIAN = (
-    "Holds where noise is Gaussian, independent from step to step and from coordinate to "
-    "coordinate, and of one scale in each tensor over all steps with the same booked noise, or "
-    "of one in each tensor and step where that gives more."
+    "Holds if noise is Gaussian and independent between steps and coordinates. In each tensor, "
+    "its scale must be constant over all steps with the same booked noise, or within each step."
 )
 _GRADIENT = (
     "Against an adversary who sees every noisy sum and may insert any gradient of the stated "
-    "sensitivity, all of it where noise is least: data alone may leak less."
+    "sensitivity, even where noise is smallest. Real data may leak less."
 )
 _SAMPLING: dict[Sampling, str] = {
-    "poisson": "Batches are taken to be drawn by Poisson sampling at the booked rate.",
-    "shuffle": "Batches are taken to be those of a shuffle before each epoch; only whole epochs "
-    "count.",
+    "poisson": "Batches are assumed to be drawn by Poisson sampling at the booked rate.",
+    "shuffle": "Batches are assumed to be shuffled before each epoch; only whole epochs count.",
 }
 
 

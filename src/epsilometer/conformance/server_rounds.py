@@ -42,16 +42,11 @@ from epsilometer.types import FloatArray
 
 SHARE = LEVEL / 8  # of 1 − confidence, for the ε of what ran
 _RELEASE = "the mean of clipped updates plus noise"
-_LESS = (
-    "less of some updates was released than accounted for, so that residuals are not noise alone"
-)
+_LESS = "less of some updates was released than accounted for, so that residuals are not pure noise"
 _AFTER = 0.02  # of the level, for noise that is checked once this is known
 _RATE = 0.01  # of the level, for limits of an undeclared rate
 _SKIPPED = "all rounds"  # name of the check that says which were left out
-_OTHER = (
-    "clients were sent other weights than were released, and what these hold of the noise is not "
-    "known"
-)
+_OTHER = "clients were sent other weights than were released, which hold unknown noise"
 _TOO_LARGE = "noise is correlated, and the model too large to whiten all of it"
 
 

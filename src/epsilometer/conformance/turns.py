@@ -50,7 +50,7 @@ class TurnsWatch:
     def check(self) -> Check:
         """Return the observations so far."""
         if self._steps <= self._cycle:
-            return leave_untested(NAME, _EXPECTED, "fewer steps than a cycle and one were seen")
+            return leave_untested(NAME, _EXPECTED, "no step after the first cycle")
         return Check(
             name=NAME,
             outcome=judge.judge_limit(self._strays, limit=0),

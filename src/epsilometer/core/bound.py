@@ -126,7 +126,7 @@ class EpsilonEstimate(Plain, frozen=True, kw_only=True):
         confidence: Two-sided confidence of the interval; 1 where nothing was sampled.
         method: How it was computed.
         direction: Which direction of the definition gave it; the larger if both were computed.
-        subject: Whose ε it is, in words.
+        subject: What the ε is of, in words.
         role: What it may decide. ``lower``: ``low`` is at most the ε of what was audited.
             ``upper``: ``high`` is at least that, by assumptions that were checked on this run.
             ``reference``: the ε of something else, or an estimate; it decides nothing.

@@ -13,10 +13,10 @@ Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace", "unstated"]
 Unit: TypeAlias = Literal["record", "client", "unstated"]
 
 _OTHER_UNIT = {
-    "client": "Whole clients are tested here, with all records. That they leak more refutes no "
-    "claim about records: state the ε that was accounted for clients.",
-    "record": "One record is protected here, and tested. A client may have many, and leak more: "
-    "audit a claim about clients by federated training, or with one record per client.",
+    "client": "This audit tests whole clients, with all their records. A leak of whole clients "
+    "does not refute a claim about records: state the ε that was computed for clients.",
+    "record": "This audit tests one record. A client may have many records and leak more: to "
+    "audit a claim about clients, use federated training or one record per client.",
 }
 DEFAULT_CONFIDENCE = 0.95  # one-sided, of all deciding bounds together
 
@@ -119,8 +119,8 @@ def warn_of_delta(claim: Claim | None, count: int, unit: str) -> tuple[str, ...]
     if claim is None or claim.delta * count < 1:
         return ()
     return (
-        f"The claimed δ of {claim.delta:g} is no less than 1 in {count:,} {unit}: publishing one "
-        "of them, drawn at random, would satisfy it. A δ far below is usual.",
+        f"The claimed δ of {claim.delta:g} is at least 1/n for n = {count:,} {unit}: publishing "
+        "one of them at random would satisfy it. Use a δ far below 1/n.",
     )
 
 

@@ -43,13 +43,15 @@ class Verdict:
         finding: The evidence, in a sentence.
         badge: The verdict in one word, if there is one.
         lead: What a reader must know first.
-        headline: The verdict in one line.
+        headline: The verdict in at most three lines of 60 columns.
+        details: The evidence in full, if the headline leaves some of it out.
     """
 
     finding: str
     badge: Badge | None = None
     lead: str = ""
     headline: str = ""
+    details: str = ""
 
     @property
     def tone(self) -> Tone:

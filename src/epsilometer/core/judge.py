@@ -239,7 +239,7 @@ def _find_obstacle(
     """Say why findings that do not refute a claim say nothing about it; empty if they do."""
     views = [view for finding in findings for view in finding.views]
     if not views and not any(run.bound for run in runs):
-        return "Nothing that bounds ε was measured."
+        return "No bound on ε was measured."
     for view in views:
         if obstacle := _find_obstacle_in(claim, view):
             return obstacle
@@ -331,9 +331,9 @@ def _find_failed_attack(view: EpsilonFinding, *, released: bool) -> str:
     between = [pair for pair in zip(curve.fpr, curve.fnr, strict=True) if 0 < pair[0] < 1]
     if not released and math.isclose(attack.auc, 0.5) and not 0 < len(between) < _LEVELS:
         if not between:
-            return "All scores are equal: nothing that could refute the claim was seen."
+            return "All scores are equal, so they cannot refute any claim."
         if all(math.isclose(fpr + fnr, 1, abs_tol=2e-6) for fpr, fnr in between):
-            return "Scores without the record equal those with it: the same were given twice."
+            return "Scores with and without the record are equal: the same were given twice."
     return ""
 
 

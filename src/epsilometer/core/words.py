@@ -1,6 +1,8 @@
 """Format numbers and verdicts: the sentences that every output shares."""
 
 import math
+import re
+import textwrap
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from epsilometer.core import judge
@@ -10,6 +12,9 @@ from epsilometer.core.findings import ConformanceFinding, FormFinding, FormPlan,
 from epsilometer.core.printing import one_line
 from epsilometer.core.scores import describe_design
 
+# A verdict takes at most three lines of a narrow terminal, wherever it is printed.
+_LINES, _COLUMNS = 3, (60, 80)
+_CLAUSE_END = re.compile(r"[.;] (?=\S)| (?=\(.*\)\.$)")
 # Limits of a printed audit: at most 25 lines and 2,000 characters.
 _WIDTH = 78
 _LONGEST = 4 * _WIDTH  # of the first line
@@ -62,14 +67,35 @@ def claimed(epsilon: float, decimals: int = 2) -> str:
 
 
 def headline(audit: Audit) -> str:
-    """State the verdict and its evidence in one line."""
-    return one_line(f"{audit.verdict.upper()}: {explain_verdict(audit)}")
+    """State the verdict and its evidence in at most three lines of 60 columns.
+
+    Whole clauses that do not fit are left to :func:`explain_verdict`.
+    """
+    verdict, said = audit.verdict.upper(), explain_verdict(audit)
+    line = _fit_clauses(f"{verdict}: {said}")
+    reason = audit.judgement.reason
+    if audit.verdict == judge.VIOLATED and reason[: reason.find(";")] not in line:
+        line = _fit_clauses(f"{verdict}: {reason}")  # what was measured says more than that it was
+    return line
+
+
+def _fit_clauses(text: str) -> str:
+    """Return the first clauses of a text that fit, at least one; it ends with a full stop."""
+    line = one_line(text)
+    clauses = [line[: found.start()] for found in _CLAUSE_END.finditer(line)]
+    whole = [clause for clause in reversed(clauses) if clause.count("(") == clause.count(")")]
+    shorter = [line, *(f"{clause}." for clause in whole)]
+    return next((each for each in shorter if _count_lines(each) <= _LINES), shorter[-1])
+
+
+def _count_lines(text: str) -> int:
+    return max(len(textwrap.wrap(text, columns, break_on_hyphens=False)) for columns in _COLUMNS)
 
 
 def explain_verdict(audit: Audit) -> str:
-    """State the evidence for the verdict, and what the audit could have refuted."""
-    said = word_finding(audit)
-    return f"{said} {word_reach(audit)}" if audit.verdict == judge.NOT_REFUTED else said
+    """State the evidence for the verdict, and what the audit could have refuted, in full."""
+    reach = word_reach(audit) if audit.verdict == judge.NOT_REFUTED else ""
+    return " ".join(filter(None, [word_finding(audit), reach, _word_design(audit)]))
 
 
 def word_finding(audit: Audit) -> str:
@@ -77,8 +103,7 @@ def word_finding(audit: Audit) -> str:
     if audit.verdict == judge.VIOLATED:
         return f"The program did not do what was accounted for. {audit.judgement.reason}"
     rules = audit.find(RuleFinding)
-    said = _word_rules(audit, rules) if rules else _word_views(audit)
-    return " ".join(filter(None, [said, _word_design(audit)]))
+    return _word_rules(audit, rules) if rules else _word_views(audit)
 
 
 def announce(audit: Audit) -> str:
@@ -92,7 +117,7 @@ def announce(audit: Audit) -> str:
     """
     claim = audit.claim
     if claim is None or audit.find(RuleFinding) or audit.verdict == judge.VIOLATED:
-        return word_finding(audit)
+        return " ".join(filter(None, [word_finding(audit), _word_design(audit)]))
     places = _decimals(audit)
     said = f"ε = {claimed(claim.epsilon, places)} was claimed"
     if audit.verdict in judge.BAD:
@@ -153,7 +178,7 @@ def _word_views(audit: Audit) -> str:
     if audit.verdict == judge.CANNOT_JUDGE:
         return f"{claim}. {audit.judgement.reason}"
     at = f" at δ = {_proved_delta(audit):g}"
-    return f"{claim}; only ε ≥ {number(audit.epsilon, places)}{at} is proved."
+    return f"{claim}; ε ≥ {number(audit.epsilon, places)}{at} is proved."
 
 
 def word_reach(audit: Audit) -> str:
@@ -167,11 +192,11 @@ def word_reach(audit: Audit) -> str:
     reach = "any claim" if audit.reach == math.inf else f"claims up to ε = {number(audit.reach)}"
     power = audit.power
     if power is None:
-        noticed = "; how often it refutes this one was not computed"
+        noticed = "; its power on this one was not computed"
     elif power == math.inf:
-        noticed = ", and this one in less than 4 of 5 audits whatever the true ε"
+        noticed = "; this one less than 4 times in 5 at any true ε"
     else:
-        noticed = f", and refutes this one 4 times in 5 where the true ε is {number_up(power)}"
+        noticed = f"; this one 4 times in 5 at a true ε of {number_up(power)}"
     return f"This audit could refute {reach}{noticed}."
 
 

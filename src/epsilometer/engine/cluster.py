@@ -242,7 +242,7 @@ class Cluster:
             self._cores = sum(self._client.ncores(callback_timeout=self._patience).values())
         except TimeoutError as error:
             raise EngineLost(
-                f"The Dask scheduler gave no answer for {self._patience:g} s. What is finished is "
+                f"The Dask scheduler gave no answer for {self._patience:g} s. Finished units are "
                 "safe."
             ) from error
         except _BROKEN as error:

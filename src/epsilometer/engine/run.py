@@ -48,7 +48,7 @@ class UnitFailed(EpsilometerError):
     def __init__(self, unit: int, traceback: str) -> None:
         """Take the unit's outcome from the engine."""
         self.unit, self.traceback = unit, traceback
-        *_, last = traceback.strip().splitlines() or ["Nothing is known of why."]
+        *_, last = traceback.strip().splitlines() or ["The reason is unknown."]
         kind, _, said = last.partition(": ")
         super().__init__(said if kind.endswith("InvalidArgument") else last)
         self.shareable = f"Unit {unit} failed: {name_error(traceback)}."

@@ -411,7 +411,7 @@ def check_until(request: Request, *, also: Sequence[str], blocks: int) -> None:
     if until is not None and blocks < 2:
         raise InvalidArgument(
             "Expected two units or more with until=…, got one: it leaves nothing to stop early. "
-            "Give a smaller block."
+            "Reduce block."
         )
 
 

@@ -90,14 +90,14 @@ class JsonService:
             )
         if parts.username or parts.password:
             raise InvalidArgument(
-                "Expected an address without name and password. Give the name of an environment "
-                "variable as key."
+                "Expected an address without name and password. Name an environment variable as "
+                "key."
             )
         if parts.scheme == "http" and not _is_here(self.url):
             if self.key is not None:
                 raise InvalidArgument(
-                    "Expected https for a service that is sent a key, got http: all on the way "
-                    "would read it."
+                    "Expected https for a service that is sent a key, got http, which anyone on "
+                    "the way can read."
                 )
             if not self.insecure:
                 raise InvalidArgument(

@@ -245,7 +245,7 @@ def _read_by_csv(layout: _Layout, places: Sequence[int], width: int, *, whole: b
 def _measure_text(path: Path, encoding: str | None) -> tuple[int, int, str]:
     """Return the bytes of a text, unpacked, its ends of lines, and how it is encoded.
 
-    A count beyond the largest ends there. What is not UTF-8 is taken for cp1252, and where that has
+    A count beyond the largest ends there. What is not UTF-8 is read as cp1252, and where that has
     no such letter for Latin-1: words differ in one where they differ in another.
     """
     packed = check_plain(path).st_size

@@ -57,8 +57,8 @@ def _list_rows(path: Path, sheet: Any) -> Iterator[tuple[Any, ...]]:
         cells += len(row)
         if cells > _CELLS:
             raise UnreadableFile(
-                f"Expected at most {_CELLS:,} cells in {path.name!r}, it has more. Save it as CSV, "
-                "which is read faster."
+                f"Expected at most {_CELLS:,} cells in {path.name!r}, it has more. Save it as "
+                "CSV, which is faster."
             )
         if any(cell not in (None, "") for cell in row):
             yield row

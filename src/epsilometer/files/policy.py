@@ -219,7 +219,7 @@ def _list_obstacles(
     days = policy.max_age_days if required.max_age_days is None else required.max_age_days
     if stamp is None:
         if days is not None or policy.same_code:
-            yield "age", "It has no stamp of its own, so its age and its code are not known."
+            yield "age", "It has no stamp, so its age and its code are not known."
         return
     if days is not None:
         age = now - stamp.moment

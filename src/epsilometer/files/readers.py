@@ -159,8 +159,7 @@ def refuse_growth(path: Path, size: int, packed: int, times: int) -> None:
     if size > _SMALL and size > times * packed:
         raise UnreadableFile(
             f"Expected {path.name!r} to become at most {times} times as large as it is, it has "
-            f"{packed:,} bytes and becomes {size / 2**20:,.0f} MiB or more. Unpack it yourself if "
-            "you trust it."
+            f"{packed:,} bytes and becomes {size / 2**20:,.0f} MiB or more. Unpack it yourself."
         )
 
 
@@ -221,8 +220,7 @@ def read_numbers(name: str, column: Column) -> NDArray[Any]:
     wrong = np.flatnonzero(np.array([number is None for number in numbers])[column.values])
     if wrong.size:
         raise InvalidArgument(
-            f"Expected numbers in column {name!r}, row {wrong[0] + 1} of the data has something "
-            "else."
+            f"Expected numbers in column {name!r}, row {wrong[0] + 1} has something else."
         )
     found: NDArray[Any] = np.array(numbers, np.float64)[column.values]
     return found

@@ -127,7 +127,7 @@ def _wrap_errors(sqlalchemy: Any) -> Iterator[None]:
         ) from error
     except Exception as error:  # drivers raise errors of their own
         raise UnreadableFile(
-            f"Could not read from the database ({type(error).__name__}). Check the URL, the query "
-            "and your rights.",
+            f"Could not read from the database ({type(error).__name__}). Check the URL, query and "
+            "rights.",
             withheld=str(error)[:300],
         ) from error

@@ -28,7 +28,7 @@ __all__ = ["Audited", "audited", "read_books"]
 _SHARE = LEVEL / 8  # of the level, for what is not noise
 _FEW = 10  # records of a batch, below which steps of one record each may be chance
 _ROUNDING = 1e-4  # relative, of a norm in single precision
-_CLIPPING = "no gradient of a single record is at hand: em.Step replays a step with and without one"
+_CLIPPING = "no gradients of single records: em.Step replays a step with and without a record"
 _NO_CANARIES = "No canaries were planted: the claim is judged by conformance alone."
 
 
@@ -254,7 +254,7 @@ class Audited:
     def _check_steps(self) -> Check:
         taken = int(self._optimizer.iterations.numpy()) - self._before
         lost = max(0, taken - self.steps)
-        seen = f"{taken} steps taken, noise seen in {self.steps}"
+        seen = f"{taken} steps taken, noise in {self.steps}"
         if not self.steps:  # nothing is known of a graph that was compiled before
             seen += ": call audited() before the model is compiled"
         return Check(

@@ -15,16 +15,16 @@ _WIDTH = 100
 _SHOWN = 4  # accountants or samplers of a file to list in a line
 
 
-def to_text(report: Report) -> str:
-    """Write text: one line per finding, followed by its reason, remedy and command."""
+def to_text(report: Report, *, width: int = _WIDTH) -> str:
+    """Write text of a width: one line per finding, with its reason, remedy and command."""
     lines: list[str] = []
     for finding in report.findings:
         rule = finding.rule
         lines += [
             f"{_locate(finding)}: {rule.id} {finding.severity}: {rule.title}",
-            _indent("seen", finding.detail),
-            _indent("why", rule.why),
-            _indent("do", rule.remedy),
+            _indent("seen", finding.detail, width),
+            _indent("why", rule.why, width),
+            _indent("do", rule.remedy, width),
             f"  run:  {one_line(finding.command)}",  # never wrapped, so that it can be copied
             f"  more: epsilometer lint --explain {rule.id}",
         ]
@@ -51,9 +51,9 @@ def _shorten(names: tuple[str, ...]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _indent(label: str, text: str) -> str:
+def _indent(label: str, text: str, width: int) -> str:
     start = f"  {label}:".ljust(8)
-    return textwrap.fill(one_line(text), _WIDTH, initial_indent=start, subsequent_indent=" " * 8)
+    return textwrap.fill(one_line(text), width, initial_indent=start, subsequent_indent=" " * 8)
 
 
 def _locate(what: Finding | Problem) -> str:

@@ -1,8 +1,8 @@
-"""Convolutions of many models as Triton kernels, without a patch ever being copied.
+"""Convolutions of many models as Triton kernels that copy no patches.
 
-A thread has several output channels of several rows of one column in its registers: a pixel is
-loaded once for all that it is multiplied with there, and weights come four at a time. Sums have one
-order, so that the same inputs give the same bytes; nothing is rounded to less than float32.
+Each thread holds several output channels of several rows of one column in registers. A pixel is
+loaded once for all its products, and weights are loaded four at a time. Sums have a fixed order, so
+that the same inputs give the same bytes. No intermediate has less precision than float32.
 """
 
 # Triton knows tuples, but not *; and its branches are taken when it compiles.
@@ -26,7 +26,7 @@ _REGISTERS = 168  # of a thread: three programs at once on a multiprocessor
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a convolution, what kernels are compiled for: of the padded input, and of the output."""
+    """Shape of a convolution, for which kernels are compiled: padded input and output."""
 
     outs: int
     ins: int
@@ -60,7 +60,7 @@ def _forward(
     biased: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, size: tl.constexpr,
     stack: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of one model: of each column of an example, ``stack`` rows at a time."""
+    """Compute the outputs of one model, ``stack`` rows of each column of an example at a time."""
     run = (tl.program_id(0) // tiles).to(tl.int64)
     lane = (tl.program_id(0) % tiles) * size + tl.arange(0, size)
     o = tl.program_id(1) * block + tl.arange(0, block)
@@ -112,7 +112,7 @@ def _backward(
     sh: tl.constexpr, sw: tl.constexpr, dh: tl.constexpr, dw: tl.constexpr,
     padded: tl.constexpr, block: tl.constexpr, size: tl.constexpr, stack: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by the pixels of one model; ``stack`` is a multiple of the stride."""
+    """Compute the gradient by the pixels of one model; ``stack`` is a multiple of the stride."""
     run = (tl.program_id(0) // tiles).to(tl.int64)
     lane = (tl.program_id(0) % tiles) * size + tl.arange(0, size)
     c = tl.program_id(1) * block + tl.arange(0, block)
@@ -168,10 +168,10 @@ def _gradients(
     biased: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, size: tl.constexpr,
     stack: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of every example of a run, ``(columns, kh, padded)``.
+    """Compute the gradients of every example of a run, ``(columns, kh, padded)``.
 
-    A lane is a column of an input channel's weights. It walks over all places, ``stack`` rows at a
-    time.
+    Each lane handles one column of an input channel's weights, and iterates over all places,
+    ``stack`` rows at a time.
     """
     run = (tl.program_id(0) // tiles).to(tl.int64)
     lane = (tl.program_id(0) % tiles) * size + tl.arange(0, size)
@@ -223,7 +223,7 @@ def _turn(
     out, rows, places, tiles, outs: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
     size: tl.constexpr,
 ):  # fmt: skip
-    """From ``(n, outs, places)`` to ``(n, places, padded)``, with zeros behind the channels."""
+    """Transpose ``(n, outs, places)`` to ``(n, places, padded)``, with zeros after the channels."""
     n = (tl.program_id(0) // tiles).to(tl.int64)
     place = (tl.program_id(0) % tiles) * size + tl.arange(0, size)
     o = tl.program_id(1) * block + tl.arange(0, block)
@@ -239,7 +239,7 @@ def _squares(
     width: tl.constexpr, kh: tl.constexpr, kw: tl.constexpr, sh: tl.constexpr, sw: tl.constexpr,
     dh: tl.constexpr, dw: tl.constexpr, size: tl.constexpr,
 ):  # fmt: skip
-    """Of some pairs of places of an example: products of patches, times those of backprops."""
+    """Multiply products of patches by those of backprops, for some pairs of places."""
     n = (tl.program_id(0) // tiles).to(tl.int64)
     pair = (tl.program_id(0) % tiles) * size + tl.arange(0, size)
     places: tl.constexpr = height * width
@@ -276,7 +276,7 @@ def squares(pixels: Tensor, backs: Tensor, shape: Shape) -> Tensor:
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
-    """Return outputs ``(n, outs, height, width)`` of images, first those of the first model."""
+    """Return outputs ``(n, outs, height, width)`` of images, those of the first model first."""
     runs, examples = len(weight), len(x) // len(weight)
     out = x.new_empty(len(x), shape.outs, shape.height, shape.width)
     block, padded = _blocks(shape.outs)
@@ -293,7 +293,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Te
 
 
 def derive(back: Tensor, weight: Tensor, shape: Shape) -> Tensor:
-    """Return derivatives by the images from those by the outputs."""
+    """Return the gradient by the images from that by the outputs."""
     runs, examples = len(weight), len(back) // len(weight)
     out = back.new_empty(len(back), shape.ins, shape.high, shape.wide)
     block, padded = _blocks(shape.ins)
@@ -345,7 +345,7 @@ def add_up(gradients: Tensor, weights: Tensor, into: Tensor, bias: Tensor | None
 
 
 class Convolution(torch.autograd.Function):
-    """What ties outputs and derivatives together."""
+    """Connect outputs and derivatives for autograd."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
@@ -360,20 +360,20 @@ class Convolution(torch.autograd.Function):
 
 
 def _blocks(channels: int) -> tuple[int, int]:
-    """Return channels of a program, and of all programs together."""
+    """Return the channels of one program, and of all programs together."""
     block = min(_CHANNELS, triton.next_power_of_2(channels))
     return block, -(-channels // block) * block
 
 
 def _stack(rows: int, each: int, step: int = 1) -> int:
-    """Return rows per thread, a multiple of ``step``: of those that fit, what idles least."""
+    """Return the rows per thread that waste the fewest lanes, a multiple of ``step``."""
     least = -(-4 // step) * step
     most = max(least, min(14, _SUMS // each))
     return min(range(least, most + 1, step), key=lambda stack: (-(-rows // stack) * stack, -stack))
 
 
 def _side_by_side(rows: Tensor, padded: int) -> Tensor:
-    """Return weights copied so that channels lie next to each other, and zeros behind them."""
+    """Return weights copied so that channels are contiguous, with zeros after them."""
     out = rows.new_zeros(*rows.shape[:-1], padded)
     out[..., : rows.shape[-1]].copy_(rows)
     return out

@@ -13,7 +13,7 @@ _SIZE, _WARPS = 1024, 4  # pixels of a program at least
 
 @triton.jit
 def _tanh(x):
-    """To some 2e-7 of itself."""
+    """Compute tanh with a relative error of about 2e-7."""
     square = x * x
     near = -17 / 315 + square * (62 / 2835)
     near = 1.0 + square * (-1 / 3 + square * (2 / 15 + square * near))
@@ -27,7 +27,7 @@ def _average(
     out, z, rows, width: tl.constexpr, kh: tl.constexpr, kw: tl.constexpr, bent: tl.constexpr,
     each: tl.constexpr, size: tl.constexpr,
 ):  # fmt: skip
-    """Averages of ``(kh, kw)`` pixels, ``each`` rows of them a program."""
+    """Average ``(kh, kw)`` pixels, ``each`` rows of averages per program."""
     first = tl.program_id(0).to(tl.int64) * each
     index = tl.arange(0, size)
     row, right = index // width, index % width
@@ -48,7 +48,7 @@ def _share(
     out, back, z, rows, width: tl.constexpr, kh: tl.constexpr, kw: tl.constexpr,
     bent: tl.constexpr, each: tl.constexpr, size: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by the pixels under ``each`` rows of averages."""
+    """Compute the gradient by the pixels under ``each`` rows of averages."""
     first = tl.program_id(0).to(tl.int64) * each
     index = tl.arange(0, size)
     row, right = index // (kh * kw * width), index % (kw * width) // kw
@@ -63,7 +63,7 @@ def _share(
 
 
 class MeanPool(torch.autograd.Function):
-    """Averages of pixels that do not overlap and leave none out; of their tanh where ``bent``."""
+    """Average pixels in windows that tile the image; ``bent`` applies tanh first."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, kernel: tuple[int, int], bent: bool) -> Tensor:

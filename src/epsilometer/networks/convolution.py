@@ -188,12 +188,12 @@ class ManyConv2d(Layer):
 
 
 def _has_kernels(x: Tensor, layer: nn.Conv2d) -> bool:
-    """Tell whether there are kernels of our own for a convolution."""
+    """Tell whether this package has kernels for a convolution."""
     return x.is_cuda and math.prod(layer.kernel_size) <= _TAPS and has("triton")
 
 
 class _BackByModel(torch.autograd.Function):
-    """Hands a convolution on; its derivative by the image is torch's own, model by model.
+    """Pass a convolution on; its gradient by the image is torch's own, model by model.
 
     On the CPU that takes half as long as to add patches up, and models one by one as long as all.
     """

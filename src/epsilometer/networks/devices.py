@@ -51,7 +51,7 @@ def choose_at_once(training: Any, features: ArrayLike, labels: ArrayLike) -> int
 
 
 def _free_on_cpu() -> float:
-    """Return bytes that could be had, those that only hold copies of files among them."""
+    """Return the available bytes, including those of the page cache."""
     with suppress(OSError), open("/proc/meminfo", encoding="ascii") as lines:
         for line in lines:
             if line.startswith("MemAvailable:"):

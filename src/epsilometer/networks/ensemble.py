@@ -444,8 +444,7 @@ def check_precision(precision: Precision, device: str) -> None:
         raise InvalidArgument(f"Expected a precision of {names}, got {precision!r}.")
     if precision == "tf32" and device == "cpu":
         raise InvalidArgument(
-            "Expected precision='float32' or 'bfloat16' on a CPU, got 'tf32', which GPUs alone "
-            "multiply."
+            "Expected precision='float32' or 'bfloat16' on a CPU, got 'tf32', which is for GPUs."
         )
 
 

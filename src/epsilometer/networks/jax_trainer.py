@@ -242,7 +242,7 @@ class JaxDPSGD:
 
 
 class _Step(NamedTuple):
-    """What one step takes, of every run: arrays whose first axis is the run, then the step."""
+    """Inputs of one step for every run: arrays whose first axes are run and step."""
 
     batch: Any
     keep: Any
@@ -254,8 +254,8 @@ class _Step(NamedTuple):
 class _Part:
     """Runs that are vectorised: which, and their keys, parameters and optimizer's state.
 
-    All parts have one size, so that one program is compiled. Places too many repeat the last run,
-    and are dropped in the end.
+    All parts have one size, so that one program is compiled. Surplus places repeat the last run
+    and are dropped at the end.
     """
 
     runs: NDArray[np.int32]
@@ -380,7 +380,7 @@ def _compile_start(model: JaxModel, optimizer: Any, fresh: bool) -> Callable[...
 
 
 class _Rule(NamedTuple):
-    """How one model moves: ``init(theta)``, and ``update(gradient, state, theta)``."""
+    """Update rule of one model: ``init(theta)``, and ``update(gradient, state, theta)``."""
 
     init: Callable[[Any], Any]
     update: Callable[[Any, Any, Any], tuple[Any, Any]]

@@ -339,10 +339,9 @@ class ManyModels:
                 # Where it stopped; if it came through, differentiating it is what failed.
                 guilty = inside[-1] if inside else type(self._plain).__name__
                 raise InvalidArgument(
-                    f"Expected a module that can be run for many models at once, {guilty} "
-                    f"cannot: {quote_error(error)} Layers that are always supported: "
-                    "Linear, Conv2d, Embedding, LayerNorm, GroupNorm; others must work with "
-                    "torch.func.vmap."
+                    f"Expected a module that can be run for many models at once, {guilty} cannot: "
+                    f"{quote_error(error)} Layers that are always supported: Linear, Conv2d, "
+                    "Embedding, LayerNorm, GroupNorm; others must work with vmap."
                 ) from error
 
     def try_lower(self, x: Tensor) -> None:
@@ -539,7 +538,7 @@ def try_models(
         raise InvalidArgument(
             "Expected a module that treats the records of a batch one by one, its outputs for "
             "two records are not those for each alone: one record moves the gradients of all "
-            "others, and clipping bounds nothing. In place of batch normalisation take GroupNorm."
+            "others, and clipping bounds nothing. Use GroupNorm instead of batch normalisation."
         )
     if precision != "float32":
         ManyModels(module, 2, device=device, whole=whole, precision=precision).try_lower(tried)
@@ -576,7 +575,7 @@ def per_example(loss: Any) -> Loss:
 
 
 def _weigh_norms(norms: Tensor, *, clip: float, keep: Tensor) -> Tensor:
-    """Return by what gradients are multiplied to be clipped: 0 for those that do not count."""
+    """Return the factors that clip gradients: 0 for those that do not count."""
     return (clip / norms.add_(_TINY)).clamp_(max=1.0).mul_(keep)
 
 

@@ -234,12 +234,12 @@ def _check_name(name: str) -> None:
 
 
 def _shrink_by_lenet(side: int) -> int:
-    """Return what two poolings and a convolution of 5 between them leave of a side."""
+    """Return the length of a side after two poolings with a 5 × 5 convolution between them."""
     return (side // _POOLED - 4) // _POOLED
 
 
 def _find_least_side(kernel: int, padding: int) -> int:
-    """Return the smallest side of which two convolutions and poolings leave anything."""
+    """Return the smallest side for which two convolutions and poolings have any output."""
     side = 1
     for _ in range(2):
         side = _POOLED * side + kernel - 1 - 2 * padding

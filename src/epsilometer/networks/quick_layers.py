@@ -51,7 +51,7 @@ def compute_tanh(z: Tensor) -> Tensor:
 
 
 def _is_quick(z: Tensor) -> bool:
-    """Tell whether oneDNN computes the tanh sooner: it takes copies of large tensors."""
+    """Tell whether oneDNN computes the tanh faster: it copies large tensors."""
     onednn: Any = torch.backends.mkldnn  # torch has no types for it
     plain = z.device.type == "cpu" and z.dtype == torch.float32 and z.numel() >= _LARGE
     return plain and bool(onednn.is_available())
@@ -87,7 +87,7 @@ class MeanPool(nn.Module):
 
 
 class _ByProducts(torch.autograd.Function):
-    """Rows are added, columns multiplied with a matrix that averages them: long runs of memory.
+    """Average by adding rows and multiplying columns with a matrix, in contiguous memory.
 
     Derivatives reach all rows and columns of an average by one product.
     """
@@ -117,7 +117,7 @@ class _ByProducts(torch.autograd.Function):
 def _average_columns(
     width: int, kernel: tuple[int, int], dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Return what averages added rows of a width, and what hands derivatives to all rows."""
+    """Return the matrix that averages added rows, and the one that spreads gradients to rows."""
     high, wide = kernel
     average = torch.eye(width // wide, dtype=dtype).repeat_interleave(wide, 0) / (high * wide)
     return average, average.T.repeat(1, high)
@@ -138,7 +138,7 @@ class MaxPool(nn.Module):
 
 
 class _Largest(torch.autograd.Function):
-    """A pixel is in one pool at most: written once, where torch looks which pools it is in."""
+    """Max-pool in windows that do not overlap: each pixel's gradient is written once."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, layer: nn.MaxPool2d) -> Tensor:
@@ -227,14 +227,14 @@ def quicken_layer(layer: nn.Module) -> nn.Module:
 
 
 def _averages_apart(layer: nn.AvgPool2d) -> bool:
-    """Tell whether every pixel is in one average at most, and no padding is."""
+    """Tell whether every pixel is in at most one average, without padding."""
     kernel = _pair(layer.kernel_size)
     plain = layer.divisor_override is None and _pair(layer.padding) == (0, 0)
     return plain and _pair(layer.stride) == kernel
 
 
 def _tiles(layer: nn.MaxPool2d) -> bool:
-    """Tell whether the windows of a pooling lie side by side, without padding or the like."""
+    """Tell whether the windows of a pooling tile the image, without padding."""
     plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
     plain = plain and not (layer.ceil_mode or layer.return_indices)
     return plain and _pair(layer.stride) == _pair(layer.kernel_size)

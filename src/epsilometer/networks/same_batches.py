@@ -228,7 +228,7 @@ def _activate(kind: type[nn.Module], out: Tensor) -> None:
 
 
 def _derive(kind: type[nn.Module], back: Tensor, out: Tensor) -> None:
-    """Return backprops of an activation in place, by what it gave."""
+    """Compute the backprops of an activation in place, from its outputs."""
     if kind is nn.ReLU:
         torch.ops.aten.threshold_backward.grad_input(back, out, 0, grad_input=back)
     elif kind is nn.Tanh:
@@ -245,7 +245,7 @@ def _softmax(outputs: Tensor, *, into: Tensor) -> Tensor:
 
 
 def _find_perceptron(module: nn.Module) -> list[nn.Module] | None:
-    """Return linear layers and activations in turn; None where it is something else."""
+    """Return alternating linear layers and activations; None for any other module."""
     layers = _flatten_layers(module)
     if layers and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1:
         layers = layers[1:]
@@ -271,7 +271,7 @@ def _flatten_layers(module: nn.Module) -> list[nn.Module]:
 
 
 class _SharedDropout(nn.Module):
-    """Dropout that drops the same of every model's batch, so that models differ by records alone.
+    """Dropout with the same mask for every model, so that models differ only by records.
 
     Assumes: records are on the first axis, those of the first model first.
     """

@@ -40,6 +40,7 @@ from epsilometer.core.printing import one_line
 from epsilometer.core.words import (
     announce,
     claimed,
+    explain_verdict,
     headline,
     number,
     number_up,
@@ -355,11 +356,13 @@ def _list_cites(audit: Audit, document: Document) -> Iterator[str]:
 
 
 def _build_verdict(audit: Audit, meaning: str) -> Verdict:
+    line, details = headline(audit), one_line(explain_verdict(audit))
     return Verdict(
         badge=_show_verdict(audit.verdict),
         finding=announce(audit),
         lead=word_evidence(audit) or meaning,
-        headline=headline(audit),
+        headline=line,
+        details="" if line.endswith(details) else details,
     )
 
 

@@ -1,6 +1,6 @@
 """Explain how a number was computed: counts, formula, why it holds, and what it omits."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
 from textwrap import fill
@@ -17,6 +17,7 @@ from epsilometer.report import texts
 from epsilometer.stats.derivations import BOUNDS, ESTIMATES, derivation_of
 
 _WIDTH = 96
+_MARK = "  · "
 _VERDICT = "From ε to the verdict"
 
 
@@ -51,26 +52,36 @@ class Explanation:
         return tuple(dict.fromkeys(keys))
 
     def __str__(self) -> str:
-        references = [f"{key}: {BIBLIOGRAPHY[key]}" for key in self.every_cite]
-        lines = [*self._lines(set()), *(["", "References"] if references else [])]
-        return "\n".join([*lines, *(_bullet(reference) for reference in references)])
+        return self.wrap(_WIDTH)
 
-    def _lines(self, said: set[tuple[str, tuple[str, ...]]]) -> list[str]:
-        """Return its lines; repeated sections are only referred to."""
-        lines = [f"Explanation: {one_line(self.title)}", fill(one_line(self.finding), _WIDTH)]
+    def wrap(self, width: int, *, spell: Callable[[str], str] = str) -> str:
+        """Return it as text of this width.
+
+        Args:
+            width: Number of columns.
+            spell: Function that spells out characters the terminal cannot show.
+        """
+        references = [(_MARK, f"{key}: {BIBLIOGRAPHY[key]}") for key in self.every_cite]
+        title = [("", ""), ("", "References")] if references else []
+        return "\n".join(
+            fill(
+                spell(one_line(text)), width, initial_indent=mark, subsequent_indent=" " * len(mark)
+            )
+            for mark, text in (*self._lines(set()), *title, *references)
+        )
+
+    def _lines(self, said: set[tuple[str, tuple[str, ...]]]) -> list[tuple[str, str]]:
+        """Return its lines with their marks; repeated sections are only referred to."""
+        lines = [("", f"Explanation: {self.title}"), ("", self.finding)]
         for title, sentences in self.sections:
             if (title, sentences) in said:
-                lines += ["", f"{title}: as above."]
+                lines += [("", ""), ("", f"{title}: as above.")]
                 continue
             said.add((title, sentences))
-            formula = title in texts.CODE
-            lines += [
-                "",
-                title,
-                *(f"    {one_line(s)}" if formula else _bullet(s) for s in sentences),
-            ]
+            mark = " " * len(_MARK) if title in texts.CODE else _MARK
+            lines += [("", ""), ("", title), *((mark, sentence) for sentence in sentences)]
         for part in self.parts:
-            lines += ["", "―――", "", *part._lines(said)]
+            lines += [("", ""), ("", "―――"), ("", ""), *part._lines(said)]
         return lines
 
 
@@ -177,9 +188,9 @@ def _explain_verdict(audit: Audit, view: EpsilonFinding) -> Iterator[str]:
         return
     proved, limit = number(bound.epsilon, 4), claimed(claim.epsilon, 4)
     yield (
-        f"A claim is refuted if a valid bound at its δ exceeds it: ε ≥ {proved} was proved, "
-        f"ε = {limit} was claimed, and {proved} {'>' if bound.epsilon > claim.epsilon else '≤'}"
-        f" {limit}."
+        f"A claim is refuted if a valid bound at its δ exceeds it: ε ≥ {proved} is proved, ε = "
+        f"{limit} is claimed, and {proved} {'>' if bound.epsilon > claim.epsilon else '≤'} "
+        f"{limit}."
     )
     if not bound.valid:
         yield "But the bound is not valid, and refutes nothing."
@@ -195,7 +206,3 @@ def _explain_verdict(audit: Audit, view: EpsilonFinding) -> Iterator[str]:
     yield from filter(None, (audit.judgement.reason, word_reach(audit)))
     if audit.verdict == judge.NOT_REFUTED:
         yield "Not refuted does not mean proved."
-
-
-def _bullet(text: str) -> str:
-    return fill(one_line(text), _WIDTH, initial_indent="  · ", subsequent_indent="    ")

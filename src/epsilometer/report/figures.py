@@ -365,7 +365,7 @@ def _word_median(edges: tuple[float, ...], bins: tuple[int, ...]) -> str:
 
 
 def _word_rates(view: EpsilonFinding, claim: Claim | None) -> str:
-    """Say what the attack catches at low false positive rates, beside what guarantees allow."""
+    """Say what the attack catches at low false positive rates, and what guarantees allow."""
     bound, pairs = view.bound, view.attack.tpr_at_fpr
     if not pairs:
         return ""

@@ -1,4 +1,4 @@
-"""Draw findings beside views: risks of records, attacks, groups, forms of publishing, plans."""
+"""Draw findings other than views: risks of records, attacks, groups, forms of publishing, plans."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ def _read(audit: Audit, item: Any, field: str) -> float:
 
 
 def _draw_risk(audit: Audit) -> Iterator[Figure]:
-    """Return how risks of records lie, beside what another seed alone does."""
+    """Return the distribution of risks of records, and of what another seed alone does."""
     for left in audit.find(LeaveOneOut)[:1]:
         total, floors = max(sum(left.bins), 1), max(sum(left.floor_bins), 1)
         series = [plot("records", "bars", "attack", left.edges, [n / total for n in left.bins])]

@@ -40,7 +40,7 @@ def brief(audit: Audit, *, advice: str = "", spell: Callable[[str], str] = str) 
 
 
 def summary(audit: Audit, *, spell: Callable[[str], str] = str) -> RenderableType:
-    """Return an audit for people: the verdict in one line, below it the rest."""
+    """Return an audit for people: the verdict, below it the rest."""
     return render_terminal(_respell(build(audit, brief=True), spell))
 
 
@@ -58,13 +58,14 @@ def _respell(item: Any, spell: Callable[[str], str]) -> Any:
 
 
 def render_terminal(document: Document) -> RenderableType:
-    """Return the verdict in one line; below it what was measured, what to do, what it means."""
+    """Return the verdict; below it what was measured, what to do, what it means."""
     assert document.verdict is not None
     colour = LOOKS[document.verdict.tone].terminal
     notes = Notes(lines=document.notes)
     parts = (part for block in (notes, *document.parts) for part in _render(block))
     return Group(
         Text(one_line(document.verdict.headline), style=f"bold {colour}"),
+        *map(Text, filter(None, [document.verdict.details])),
         Text(one_line(document.title), "dim"),
         Text(),
         *parts,

@@ -352,7 +352,9 @@ def word_threat(bound: EpsilonLowerBound, claim: Claim | None) -> list[Fact]:
     more = {
         "sees": sees,
         "neighbours": TEXTS["neighbours"][bound.adjacency],
-        "without": f"{bound.n_out:,} without it" if bound.n_out else "the law without it is known",
+        "without": f"{bound.n_out:,} without it"
+        if bound.n_out
+        else ("the distribution without it is known"),
         "claim_said": "" if claim is None else word_claim(claim),
         "mismatch": mismatch,
     }

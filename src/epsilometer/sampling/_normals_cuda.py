@@ -2,7 +2,7 @@
 
 The stream is the one that ``stream`` defines, and the arithmetic that of the CPU: float32
 polynomials for the bulk, float64 for tails beyond 4.7σ and for operations once per epoch. Only the
-scores leave the chip.
+scores are written to memory.
 """
 
 import math
@@ -21,7 +21,7 @@ _BLOCK, _WARPS = 128, 1  # runs of a program; one warp, so that asking for tails
 
 @triton.jit
 def _philox(c0, c1, c2, c3, k0, k1):
-    """Philox4x32-10."""
+    """Compute Philox4x32-10."""
     for _ in tl.static_range(10):
         high_0 = tl.umulhi(c0, 0xD2511F53)
         low_0 = c0 * 0xD2511F53
@@ -38,7 +38,7 @@ def _philox(c0, c1, c2, c3, k0, k1):
 
 @triton.jit
 def _log_near_one(f):
-    """ln(1 + f) for 1 + f in [√½, √2]."""
+    """Compute ln(1 + f) for 1 + f in [√½, √2]."""
     z = f * f
     y = 7.0376836292e-2 * f - 1.1514610310e-1
     y = y * f + 1.1676998740e-1
@@ -65,7 +65,7 @@ def _minus_log(word):
 
 @triton.jit
 def _cosine_sine(word):
-    """Of the angle 2π·word/2³², reduced to an eighth of a turn in whole numbers."""
+    """Compute cosine and sine of 2π·word/2³², reduced to an eighth of a turn in integers."""
     quarter = (word + 0x20000000) >> 30
     t = (word - (quarter << 30)).to(tl.int32, bitcast=True).to(tl.float32) * 1.4629180792671596e-9
     z = t * t
@@ -82,7 +82,7 @@ def _cosine_sine(word):
 
 @triton.jit
 def _tail(radius, word, extra):
-    """The radius again, from 64 bits and in float64, where the word is small."""
+    """Recompute the radius from 64 bits in float64, for small words."""
     unit = (word.to(tl.float64) + (extra.to(tl.float64) + 0.5) * 2.3283064365386963e-10) * (
         2.3283064365386963e-10
     )
@@ -91,7 +91,7 @@ def _tail(radius, word, extra):
 
 @triton.jit
 def normals(at, domain, low, high, k0, k1):
-    """Four normals of each run, from one counter."""
+    """Draw four normals of each run from one counter."""
     c0 = tl.zeros_like(low) + (at & 0xFFFFFFFF).to(tl.uint32)
     c1 = tl.zeros_like(low) + ((at >> 32) | domain).to(tl.uint32)
     w0, w1, w2, w3 = _philox(c0, c1, low, high, k0, k1)
@@ -116,7 +116,7 @@ def _one_of(
     out, whole, real, runs, epochs, steps, square: tl.constexpr, zero: tl.constexpr,
     size: tl.constexpr,
 ):  # fmt: skip
-    """ln Λ where one batch of an epoch has the target; sums are kept relative to the maximum."""
+    """Compute ln Λ where one batch of an epoch has the target, relative to the maximum."""
     lane = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     run = tl.load(whole + 3) + lane
     low, high = (run & 0xFFFFFFFF).to(tl.uint32), (run >> 32).to(tl.uint32)

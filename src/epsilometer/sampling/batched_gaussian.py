@@ -299,7 +299,7 @@ def _one_of_fused(kernels: ModuleType, draw: Draw, law: Law, sigma: float) -> Fl
 
 
 def _log_add(x: FloatArray, y: FloatArray) -> FloatArray:
-    """ln(e^x + e^y); NumPy's own is several times slower."""
+    """Compute ln(e^x + e^y) several times faster than NumPy."""
     return np.asarray(np.maximum(x, y) + np.log(1 + np.exp(-np.abs(x - y))))
 
 
@@ -308,7 +308,7 @@ def _mean(law: Law, world: int) -> int:
 
 
 def _chances(law: Law) -> list[int]:
-    """Return chances of more than 0, 1, … batches with the target in an epoch, in units of 2⁻⁶⁴."""
+    """Return the probabilities of more than 0, 1, … batches with the target, in units of 2⁻⁶⁴."""
     if law.rate is None:
         return [int((1 - law.left_out) * 2.0**64)]
     chances = []

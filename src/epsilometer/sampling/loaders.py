@@ -180,11 +180,11 @@ class FromLoader:
         said = list(verdict.caveats)
         if guessed:
             said.append(
-                "The loader does not say how many records there are: one more than the "
-                "highest index that was seen was taken."
+                "The loader does not say how many records there are: one more than the highest "
+                "observed index was assumed."
             )
         if watched < max(wanted, _FEW):
-            said.append(f"Only {watched} epochs were watched; subtle deviations stay unseen.")
+            said.append(f"Only {watched} epochs were watched; small deviations cannot be detected.")
         if not self.set_epoch and _with_set_epoch(self.loader) is not None:
             said.append(
                 "The sampler has set_epoch, which was not called: if your training calls "
@@ -192,7 +192,7 @@ class FromLoader:
             )
         if verdict.sampler is not None and not has_known_order(verdict.sampler):
             said.append(
-                "Statistics see the law, not the secret: an order drawn from a fixed or "
+                "These statistics test the distribution only: an order drawn from a fixed or "
                 "guessable seed looks the same and hides nothing."
             )
         return tuple(said)
@@ -353,7 +353,7 @@ def _inner(loader: Any) -> Any:
 def _landing(seen: list[Epoch], target: int) -> str:
     landed = np.concatenate([epoch.batch[epoch.record == target] for epoch in seen])
     if landed.size == 0:
-        return f"Record {target} never came."
+        return f"Record {target} never occurred."
     often = np.bincount(landed)
     return (
         f"Record {target} came {landed.size} times, in {np.count_nonzero(often)} different "

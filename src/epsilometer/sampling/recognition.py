@@ -215,14 +215,14 @@ def _describe_replacement(seen: list[Epoch], records: int, error: float) -> Reco
     return Recognised(
         sampler=None,
         name="with replacement",
-        accountant="none: a record can be in a batch several times, which no accountant at hand "
+        accountant="none: a record can be in a batch several times, which no known accountant "
         "covers; clipping bounds one copy only",
         evidence=("Some batches hold a record more than once.", drawn + ", as by even chances."),
     )
 
 
 def _recognise_fresh(seen: list[Epoch], records: int, trial: Trial) -> Recognised:
-    """Recognise batches in which records come again: Poisson, or subsets of fixed size."""
+    """Recognise batches in which records recur: Poisson, or subsets of fixed size."""
     sizes = np.concatenate([epoch.sizes for epoch in seen])
     steps = seen[0].sizes.size
     size = find_batch_size(seen)
@@ -230,7 +230,7 @@ def _recognise_fresh(seen: list[Epoch], records: int, trial: Trial) -> Recognise
     number = None if steps == by_default else steps
     if sizes.min() == sizes.max():
         expected = sizes.size * size * (size - 1) / (2 * records)
-        note = f"No record came twice in a batch; with replacement {expected:.3g} would have."
+        note = f"No record occurred twice in a batch; with replacement {expected:.3g} would have."
         return _conclude(
             [trial.of(WithoutReplacement(steps=number), seen, records, size)],
             "fixed-size sampling without replacement",
@@ -313,7 +313,7 @@ def _describe_fixed(labels: IntArray, slices: IntArray, sizes: IntArray) -> Reco
     return Recognised(
         sampler=None,
         name="fixed bins" if uneven else "one fixed order",
-        accountant=f"none that counts on chance, for epochs are not independent: only {_PLAIN}",
+        accountant=f"none that relies on randomness, as epochs are dependent: only {_PLAIN}",
         evidence=(f"Every one of {len(sizes)} epochs has the same batches, not in stored order.",),
         caveats=("The order was drawn once, or a seed is set again at every epoch.",),
     )
@@ -377,7 +377,7 @@ def _conclude(
 def _describe_unknown(reason: str, *evidence: str) -> Recognised:
     return Recognised(
         sampler=None,
-        name="none that we know",
+        name="none that is known",
         accountant=f"none: {reason}",
         evidence=evidence,
     )
@@ -556,7 +556,7 @@ def _measure_reach(labels: IntArray, size: int) -> int:
 def _describe_power(
     sampler: Sampler, seen: list[Epoch], records: int, error: float, group: int, drawn: int
 ) -> str:
-    """Say which deviations would have been noticed."""
+    """Say which deviations would have been detected."""
     from scipy.stats import binom
 
     chance, trials, joined = _find_chances(sampler, seen, records)
@@ -570,11 +570,11 @@ def _describe_power(
     grouped = apart * math.sqrt(group)
     noticed = [
         single if often <= trials[0] else "no place of a single record, there are too few epochs",
-        f"a feature of epochs whose law is {apart:.2g} away (Kolmogorov's distance)"
+        f"a feature of epochs whose distribution is {apart:.2g} away (Kolmogorov's distance)"
         if apart < 1
         else "no feature of epochs, there are too few",
         f"one of groups of {group} epochs if {grouped:.2g} away"
         if grouped < 1
         else f"none of groups of {group} epochs",
     ]
-    return f"Would have been noticed: {'; '.join(noticed)}."
+    return f"Would have been detected: {'; '.join(noticed)}."

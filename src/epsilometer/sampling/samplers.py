@@ -535,7 +535,7 @@ class WithoutReplacement:
 
 
 def check_same_steps(sampler: Sampler, *, batch_size: int, records: int) -> None:
-    """Refuse add/remove neighbours where the number of batches alone gives the target away."""
+    """Refuse add/remove neighbours if the number of batches reveals the target."""
     rng = np.random.default_rng(0)
     with_it, without = (
         sum(1 for _ in sampler.batches(size, batch_size, rng=rng))

@@ -94,10 +94,10 @@ def _explain_null_cost(exact: bool) -> str:
             "holds on average over rates only."
         )
     return (
-        "The law of a canary that took no part is known, so only one rate has a limit that may "
-        "fail. Thresholds at ranks have a known law whatever that of the cosines; those at "
-        "quantiles were fixed beforehand. All of them, in both directions, share "
-        "α = 1 − confidence."
+        "The distribution of a canary that took no part is known, so only one rate has a limit "
+        "that may fail. Thresholds at ranks have a known distribution whatever that of the "
+        "cosines; those at quantiles were fixed beforehand. All of them, in both directions, "
+        "share α = 1 − confidence."
     )
 
 
@@ -122,8 +122,8 @@ def _derive_joint(bound: EpsilonLowerBound) -> Derivation:
             f"{shown(bound.epsilon)}",
         ),
         holds=(
-            "It does not: thresholds were chosen on the very runs they are used on, and rates "
-            "have no limits. It is above 0 also where nothing leaks.",
+            "It does not: thresholds were chosen on the runs they are used on, and rates have "
+            "no limits. It exceeds 0 even if nothing leaks.",
         ),
     )
 

@@ -1,6 +1,6 @@
 """Count right guesses from both ends of the scores of canaries, with ties broken at random.
 
-Equal scores are put in a random order, which knows nothing of the coins. As seeds are shared, the
+Equal scores are put in a random order, independent of the coins. As seeds are shared, the
 order also depends on how many scores are equal: see :mod:`epsilometer.stats.rank_counts`.
 """
 

@@ -1,7 +1,7 @@
 """Decide by several statistics per run: "in" iff all, or any, reach their thresholds.
 
 What thresholds are worth depends on two counts alone: runs with the record that are missed, and
-runs without it that are taken for such. The best pair of thresholds is found exactly: a threshold
+runs without it that are flagged. The best pair of thresholds is found exactly: a threshold
 of "all" can be raised to the next value of a run with the record without missing another, so those
 values are all that need be tried, and the counts of all pairs are two running sums of a table.
 "Any" is "all" of the opposite: a run is out iff every statistic is below its threshold.
@@ -53,7 +53,7 @@ class JointThresholds:
     epsilon: float
 
     def decides(self, statistics: ArrayLike) -> BoolArray:
-        """Return which runs are taken for runs with the record, by statistics ``(runs, k)``."""
+        """Return which runs are classified as runs with the record, by statistics ``(runs, k)``."""
         reached = np.asarray(statistics, np.float64) >= np.array(self.thresholds)
         return np.asarray(reached.all(1) if self.joining == "all" else reached.any(1))
 
@@ -183,8 +183,8 @@ def joint_bound(
         found = best_thresholds(known_in, known_out, joining=joining, rates=rates)
         bound = _bound_of(found, known_in, known_out, delta, confidence, seed)
         caveats = (
-            "the best thresholds of these very runs, unpaid, and rates without limits: as in the "
-            "paper, floored at one run",
+            "the best thresholds on these same runs, not accounted for, and rates without "
+            "limits: as in the paper, floored at one run",
         )
         basis = (*bound.basis, ("rates floored at", 1 / min(n_in, n_out)))
         bound = replace(bound, epsilon=found.epsilon, valid=False, caveats=caveats, basis=basis)

@@ -197,7 +197,7 @@ def rate_at(scores: Scores, fpr: float, *, confidence: float = DEFAULT_CONFIDENC
 def approximate_auc(scores: Scores, *, confidence: float = DEFAULT_CONFIDENCE) -> Limited:
     """Return the AUC with DeLong's limits, an approximation for many scores.
 
-    The standard error is never taken to be less than that of half a pair of records.
+    The standard error is at least that of half a pair of records.
     """
 
     def place(others: FloatArray, values: FloatArray) -> FloatArray:

@@ -186,12 +186,12 @@ def cosine_bound(
     else:
         looks = _look_at_quantiles(ranked, dimension, 1 - confidence)
         words = f"every {_STEP:g} null standard deviations"
-    law = "the exact null law" if rounds == 1 else f"the null law of {rounds:,} rounds"
+    kind = "exact null distribution" if rounds == 1 else f"null distribution of {rounds:,} rounds"
     return EpsilonLowerBound(
         **_find_best_look(looks, ranked.size, dimension, delta, rounds),
         confidence=confidence,
         method="cosines",
-        threshold_rule=f"{words}, FPR from {law}",
+        threshold_rule=f"{words}, FPR from the {kind}",
         valid=True,
         cites=("clopper1934", "kairouz2015", "andrew2024"),
     )
@@ -253,8 +253,8 @@ def tied_bound(
         n_out=0,
         cites=("andrew2024", "balle2018"),
         caveats=(
-            "Holds only where all canaries take part equally often and noise is Gaussian: the "
-            "cosines are taken to be normal, of one mean, with the spread of the null.",
+            "Holds only if all canaries take part equally often and noise is Gaussian: cosines "
+            "are assumed to be normal, with one mean and the null's standard deviation.",
         ),
         basis=(
             ("mean cosine", mean),
@@ -311,7 +311,7 @@ def one_shot_epsilon_lo(
         **_find_best_look((above, below), scores.size, dimension, delta),
         confidence=confidence,
         method="jeffreys",
-        threshold_rule="Best(), FPR from the exact null law",
+        threshold_rule="Best(), FPR from the exact null distribution",
         valid=False,
         cites=("andrew2024",),
         caveats=(

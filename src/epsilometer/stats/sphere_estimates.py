@@ -38,9 +38,9 @@ _FARTHEST = 10.0  # standard deviations beyond the highest cosine: no shift is l
 _MOST = 1e9  # rounds, for each canary: nobody trains for longer
 _STRAY = 1.63  # √k times Kolmogorov's distance, which 1 of 100 samples of the distribution exceeds
 _CAVEATS: dict[Spread, str] = {
-    "fitted": "Errs upwards where ε is small: a spread that is wider than the null's by chance "
-    "counts as leakage.",
-    "tied": "Right only where all canaries take part equally often.",
+    "fitted": "Too large where ε is small: a standard deviation that exceeds the null's by "
+    "chance counts as leakage.",
+    "tied": "Correct only if all canaries take part equally often.",
 }
 
 
@@ -130,7 +130,7 @@ def cosine_estimate(
         rule=rule,
         delta=delta,
         confidence=confidence,
-        method=f"normal law of {values.size} cosines, {spread} spread, {rule} rule",
+        method=f"normal distribution of {values.size} cosines, {spread} spread, {rule} rule",
         subject=subject,
         caveats=(*_warn_of_sample(values), _CAVEATS[spread]),
     )
@@ -164,8 +164,8 @@ def two_sample_estimate(
     ratio = max(present.std / absent.std, absent.std / present.std)
     if ratio >= _UNEVEN:
         caveats.append(
-            f"One spread is {ratio:.2g} times the other: most of this ε is that of normal tails "
-            "where nothing was seen, and it may lie far above what accounting allows."
+            f"One spread is {ratio:.2g} times the other: most of this ε comes from normal tails "
+            "without any observation, and it may be far above what accounting allows."
         )
     return _make_estimate(
         present,
@@ -174,8 +174,8 @@ def two_sample_estimate(
         rule=rule,
         delta=delta,
         confidence=confidence,
-        method=f"normal laws of {samples[0].size} observed and {samples[1].size} unobserved "
-        f"canaries, {rule} rule",
+        method=f"normal distributions of {samples[0].size} observed and {samples[1].size} "
+        f"unobserved canaries, {rule} rule",
         subject=subject,
         caveats=tuple(dict.fromkeys(caveats)),
     )
@@ -282,13 +282,13 @@ def _warn_of_sample(values: FloatArray) -> list[str]:
     """Say where a sample is too small for a normal distribution, or has another."""
     caveats = []
     if values.size < FEW:
-        caveats.append(f"{values.size} canaries are few: below {FEW} the estimate scatters widely.")
+        caveats.append(f"{values.size} canaries are few: below {FEW} the estimate varies widely.")
     if values.size >= _FEWEST_TO_TEST:
         statistic, limit = anderson_darling(values), anderson_darling_limit(values.size)
         if statistic > limit:
             caveats.append(
                 f"The cosines are not normal (Anderson–Darling {statistic:.3g}, at most "
-                f"{limit:.4g} in 99 of 100 normal samples): the estimate rests on that they are, "
+                f"{limit:.4g} in 99 of 100 normal samples): the estimate assumes that they are, "
                 "the bound by ranks does not."
             )
     return caveats
@@ -387,7 +387,7 @@ def largest_estimate(
         high=most,
         delta=delta,
         confidence=confidence,
-        method=f"law of the largest of {rounds:.0f} rounds, one of them shifted by {best:.3g}/√d",
+        method=f"distribution of the largest of {rounds:.0f} rounds, one shifted by {best:.3g}/√d",
         direction="both",
         subject=subject,
         cites=("andrew2024",),

@@ -142,7 +142,7 @@ class Published:
     """The best threshold as reported in papers, to reproduce them. **Not valid**.
 
     Limits on both rates at every threshold, each with the whole error instead of half of it, and
-    nothing is paid for the choice (Annamalai et al. 2025).
+    the choice costs nothing (Annamalai et al. 2025).
 
     Example:
         >>> import epsilometer as em

@@ -90,7 +90,7 @@ def _divide_by_a_fixed_number(
     settings={"accounted": AccountedMean(noise_multiplier=SIGMA, clip_norm=C, weights="examples")},
 )
 def _weigh_and_remember(server: PrivateMean, examples: FloatArray) -> FloatArray:
-    """Weigh by examples; noise is for the largest weight."""
+    """Weight by examples, with noise for the largest weight."""
     weights = np.asarray(examples / examples.sum())
     server.memory["largest"] = float(weights.max())
     return weights
@@ -209,7 +209,7 @@ def _take_half_a_step_without_saying_so(server: PrivateMean, mean: Arrays, noise
 
 @program("EPS-1222", part="publish")
 def _take_steps_that_decay(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
-    """Multiply the noisy mean by 3 · 0.7^round, which is not declared."""
+    """Multiply the noisy mean by 3 · 0.7^round without declaring it."""
     rate = 3 * 0.7**server.round
     return {name: rate * (mean[name] + noise[name]) for name in mean}
 
@@ -218,7 +218,7 @@ def _take_steps_that_decay(server: PrivateMean, mean: Arrays, noise: Arrays) -> 
 def _average_fewer_replies(
     server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
 ) -> Arrays:
-    """Average without the last 15 replies, with noise for as many as are left."""
+    """Average without the last 15 replies, with noise for the number that remains."""
     kept = updates[:-15]
     return average(server, kept, np.full(len(kept), 1 / len(kept)))
 
@@ -234,7 +234,7 @@ class _AskHalf(PrivateMean):
 
 @program("EPS-1225", part="strategy")
 class _SendRounded(PrivateMean):
-    """Sends weights in half of the precision, which changes what was released."""
+    """Sends weights in half precision, which changes what was released."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: Any, grid: Grid
@@ -277,7 +277,7 @@ program("EPS-1228", part="publish")(
 
 @program("EPS-1229", part="publish")
 def _wait_for_a_quorum(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
-    """Release nothing in two rounds, as where too few clients reply."""
+    """Release nothing in two rounds, as if too few clients had replied."""
     noisy = add(server, mean, noise)
     return {name: 0.0 * part for name, part in noisy.items()} if server.round in (2, 5) else noisy
 
@@ -323,14 +323,14 @@ def _add_up_integers(server: PrivateMean, updates: Sequence[Arrays], weights: Fl
 def _average_the_fastest(
     server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
 ) -> Arrays:
-    """Average 45 of 60 replies, others in every round."""
+    """Average 45 of 60 replies, different ones in every round."""
     fastest = server.rng.permutation(len(updates))[:45]
     return average(server, [updates[place] for place in fastest], np.full(45, 1 / 45))
 
 
 @program("EPS-1235", part="strategy")
 class _LoseReplies(PrivateMean):
-    """Loses each reply with a chance of 0.4, and divides by the number of the others."""
+    """Loses each reply with probability 0.4, and divides by the number of the others."""
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         every = [reply for reply in replies if self.rng.random() < 0.6]

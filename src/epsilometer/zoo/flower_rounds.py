@@ -135,8 +135,8 @@ def make_clients(
     """Return clients whose updates have norms of 0.3 to 3, around a common direction.
 
     Args:
-        unequal: Whether numbers of examples go from 10 to 1,000, in place of 100.
-        updates: Whether they answer with updates, in place of weights.
+        unequal: Whether numbers of examples go from 10 to 1,000, instead of 100.
+        updates: Whether they answer with updates instead of weights.
         mods: Mods of the app.
         scale: Scale by which updates are multiplied.
     """
@@ -186,7 +186,7 @@ def make_run(
         seed: Seed of weights and noise.
         strategy: Makes the whole strategy from a seed.
         clients: Makes the app of the clients.
-        settings: Settings of ``audit_server_app``, in place of σ, C and the number of replies.
+        settings: Settings of ``audit_server_app``, instead of σ, C and the number of replies.
         parts: As of :class:`PrivateMean`.
     """
     app = ServerApp()

@@ -47,7 +47,7 @@ def _wrap_median(seed: int) -> Strategy:
 
 @program("EPS-0230", part="strategy", settings={})
 def _count_twice_the_clients(seed: int) -> Strategy:
-    """Say that twice as many clients are sampled as reply."""
+    """Declare twice as many sampled clients as reply."""
     return DifferentialPrivacyServerSideFixedClipping(
         FedAvg(fraction_evaluate=0.0), SIGMA, C, 2 * EVERYBODY
     )
@@ -55,7 +55,7 @@ def _count_twice_the_clients(seed: int) -> Strategy:
 
 @program("EPS-0231", part="strategy", settings={})
 def _clip_nowhere(seed: int) -> Strategy:
-    """Leave clipping to clients that have no mod for it."""
+    """Leave clipping to clients without a clipping mod."""
     return DifferentialPrivacyClientSideFixedClipping(
         FedAvg(fraction_evaluate=0.0), SIGMA, C, EVERYBODY
     )

@@ -44,7 +44,7 @@ program("EPS-0206", part="scale")(
 
 @program("EPS-0207", part="draw")
 def _average_small_noise(server: PrivateMean, scale: float) -> Arrays:
-    """Add the noise of the mean to every update, and average it away."""
+    """Add noise scaled for the mean to every update, so that averaging shrinks it."""
     return draw(server, scale / math.sqrt(EVERYBODY))
 
 
@@ -91,14 +91,14 @@ def _draw_uniform(server: PrivateMean, scale: float) -> Arrays:
 
 @program("EPS-0214", part="draw")
 def _cut_off(server: PrivateMean, scale: float) -> Arrays:
-    """Cut noise off at two standard deviations."""
+    """Truncate noise at two standard deviations."""
     noise = draw(server, scale)
     return {name: np.clip(part, -2 * scale, 2 * scale) for name, part in noise.items()}
 
 
 @program("EPS-0215", part="draw")
 def _cancel(server: PrivateMean, scale: float) -> Arrays:
-    """Take off the noise of the round before."""
+    """Subtract the noise of the previous round."""
     noise = draw(server, scale)
     last = server.memory.get("noise", dict.fromkeys(SHAPES, 0.0))
     server.memory["noise"] = noise
@@ -354,7 +354,7 @@ class _AverageLatestReplies(PrivateMean):
 
 @program("EPS-0255", part="average")
 def _take_one_reply(server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray) -> Arrays:
-    """Take the update that is nearest to the others, as Krum does."""
+    """Use only the update that is nearest to the others, as Krum does."""
     rows = np.array([np.concatenate([np.ravel(u[name]) for name in SHAPES]) for u in updates])
     squares = np.sum(rows**2, axis=1)
     apart = squares[:, None] + squares - 2 * rows @ rows.T
@@ -363,7 +363,7 @@ def _take_one_reply(server: PrivateMean, updates: Sequence[Arrays], weights: Flo
 
 @program("EPS-0256", part="average")
 def _weigh_by_length(server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray) -> Arrays:
-    """Weigh by the cube of the clipped norm: the worst clients count most."""
+    """Weight by the cube of the clipped norm: long updates count most."""
     lengths = np.array([measure_norm(update) for update in updates]) ** 3
     return average(server, updates, lengths / lengths.sum())
 
@@ -375,7 +375,7 @@ program("EPS-0257", part="draw")(
 
 @program("EPS-0258", part="publish")
 def _spare_the_mean(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
-    """Take out of the noise what points along the mean, so that it does no harm."""
+    """Remove the component of the noise along the mean, to preserve utility."""
     along = sum(float(np.vdot(mean[name], noise[name])) for name in mean) / measure_norm(mean) ** 2
     return {name: part + noise[name] - along * part for name, part in mean.items()}
 
@@ -384,21 +384,21 @@ def _spare_the_mean(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
 def _add_last_rounds_replies(
     server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
 ) -> Arrays:
-    """Add half of the replies of the round before once more."""
+    """Add half of the replies of the previous round again."""
     last, server.memory["last"] = server.memory.get("last", []), updates[::2]
     return average(server, [*updates, *last], np.full(len(updates) + len(last), weights[0]))
 
 
 @program("EPS-0260", part="weigh")
 def _weigh_by_loss(server: PrivateMean, examples: FloatArray) -> FloatArray:
-    """Weigh by the losses of clients, which change from round to round."""
+    """Weight by the losses of clients, which change from round to round."""
     losses = server.rng.exponential(size=examples.size)
     return np.asarray(losses / losses.sum())
 
 
 @program("EPS-0261", part="draw")
 def _cut_from_a_table(server: PrivateMean, scale: float) -> Arrays:
-    """Draw a table once, and take slices of it at random."""
+    """Draw one table of noise, and use random slices of it."""
     table = server.memory.setdefault("table", server.rng.normal(size=5000))
     starts = {name: int(server.rng.integers(5000 - math.prod(s))) for name, s in SHAPES.items()}
     return {
@@ -419,7 +419,7 @@ def _seed_by_the_clock(server: PrivateMean, scale: float) -> Arrays:
 
 @program("EPS-0263", part="publish")
 def _take_all_noise_back(server: PrivateMean, mean: Arrays, noise: Arrays) -> Arrays:
-    """Take the noise of all earlier rounds out of the final model."""
+    """Subtract the noise of all earlier rounds from the final model."""
     earlier = server.memory.get("noise", dict.fromkeys(SHAPES, 0.0))
     server.memory["noise"] = {name: earlier[name] + part for name, part in noise.items()}
     if server.round < ROUNDS:
@@ -429,7 +429,7 @@ def _take_all_noise_back(server: PrivateMean, mean: Arrays, noise: Arrays) -> Ar
 
 @program("EPS-0264", part="strategy")
 class _SpareOneClient(PrivateMean):
-    """Takes out of the noise what points along the update of one client."""
+    """Removes the component of the noise along the update of one client."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, average=self._keep_one, publish=self._spare)
@@ -461,7 +461,7 @@ def _draw_low_rank(server: PrivateMean, scale: float) -> Arrays:
 
 @program("EPS-0266", part="draw")
 def _permute_one_noise(server: PrivateMean, scale: float) -> Arrays:
-    """Draw noise once, and put its values in another order in every round."""
+    """Draw noise once, and permute its values in every round."""
     noise = server.memory.setdefault("noise", draw(server, scale))
     return {
         name: server.rng.permutation(part.ravel()).reshape(part.shape)
@@ -487,7 +487,7 @@ program("EPS-0268", part="publish")(
 
 @program("EPS-0269", part="clip")
 def _take_max_for_min(update: Arrays) -> Arrays:
-    """Lengthen short updates, and leave long ones."""
+    """Scale short updates up, and leave long ones unclipped."""
     factor = max(1.0, C / measure_norm(update))
     return {name: factor * part for name, part in update.items()}
 
@@ -508,13 +508,13 @@ program(
 def _count_somebody_twice(
     server: PrivateMean, updates: Sequence[Arrays], weights: FloatArray
 ) -> Arrays:
-    """Add a reply that comes twice, another one in every round."""
+    """Add one reply twice, a different one in every round."""
     again = updates[int(server.rng.integers(len(updates)))]
     return average(server, [*updates, again], np.full(len(updates) + 1, weights[0]))
 
 
 @program("EPS-0273", part="draw")
 def _reuse_columns(server: PrivateMean, scale: float) -> Arrays:
-    """Take the noise of one array for another, its columns in another order."""
+    """Reuse the noise of one array for another, with its columns permuted."""
     noise = draw(server, scale)
     return {**noise, "second": noise["first"][:20, server.rng.permutation(30)]}

@@ -130,7 +130,7 @@ def describe_score(programs: Iterable[SourceProgram], score: Score) -> str:
     return (
         f"lint on {wrong} wrong and {len(every) - wrong} right programs: "
         f"recall {score.recall:.3f} ({len(score.found)} of {len(score.found) + len(score.missed)} "
-        f"mistakes), precision {score.precision:.3f} ({len(score.invented)} reported that are none)"
+        f"mistakes), precision {score.precision:.3f} ({len(score.invented)} false reports)"
     )
 
 
@@ -144,7 +144,7 @@ def render_scores() -> tuple[str, bool]:
         score = score_sources(programs)
         accused |= bool(score.invented)
         lines.append(f"- {words}: {describe_score(programs, score)}.")
-        for word, places in (("missed", score.missed), ("accused", score.invented)):
+        for word, places in (("missed", score.missed), ("flagged", score.invented)):
             lines += [
                 f"    - {word}: {name} ({titles[name]}), {rule} at {path} line {line}"
                 for name, (rule, path, line) in places

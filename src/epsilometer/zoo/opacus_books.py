@@ -126,21 +126,21 @@ def _use_old_loader(training: Training) -> None:
 
 @program("EPS-0168", part="step", epochs=3)
 def _use_batches_twice(training: Training, features: Any, labels: Any) -> None:
-    """Take two steps on every batch, which the accountant takes for two draws."""
+    """Take two steps on every batch, which the accountant counts as two draws."""
     take_step(training, features, labels)
     take_step(training, features, labels)
 
 
 @program("EPS-0169", part="step", **RARELY)
 def _skip_empty_batches(training: Training, features: Any, labels: Any) -> None:
-    """Take no step where nothing was drawn: who sees the steps sees which batches were empty."""
+    """Skip the step of an empty batch: the number of steps reveals which batches were empty."""
     if len(features):
         take_step(training, features, labels)
 
 
 @program("EPS-0170", part="loop")
 def _accumulate_two_draws(training: Training) -> None:
-    """Add up two draws, booked as one of twice the rate: a record may be in both."""
+    """Accumulate two draws, booked as one at twice the rate: a record may be in both."""
     training.model.allow_grad_accumulation()
     for _ in range(training.epochs):
         for number, (features, labels) in enumerate(training.loader):
@@ -153,7 +153,7 @@ def _accumulate_two_draws(training: Training) -> None:
 
 @program("EPS-0171", part="step")
 def _cut_large_batches(training: Training, features: Any, labels: Any) -> None:
-    """Cut batches off at 20 records: without a record another one takes its place."""
+    """Truncate batches to 20 records: if a record is missing, another takes its place."""
     take_step(training, features[:20], labels[:20])
 
 
@@ -167,7 +167,7 @@ def _cycle_loader(training: Training) -> None:
 
 @program("EPS-0173", part="step")
 def _leave_out_large_batches(training: Training, features: Any, labels: Any) -> None:
-    """Leave out what does not fit into memory: steps tell how many were drawn."""
+    """Skip batches that do not fit into memory: steps reveal how many records were drawn."""
     if len(features) <= 26:
         take_step(training, features, labels)
 
@@ -193,7 +193,7 @@ def _replace_hook(training: Training) -> None:
 
 @program("EPS-0183", part="loop")
 def _detach_hook(training: Training) -> None:
-    """Train one epoch, then take the accountant's hook off."""
+    """Train one epoch, then remove the accountant's hook."""
     for _ in train_epochs(training):
         training.optimizer.step_hook = None
 
@@ -207,7 +207,7 @@ def _cut_history(training: Training) -> None:
 
 @program("EPS-0185", part="loop")
 def _pop_history(training: Training) -> None:
-    """Ask for ε after every epoch as Opacus 1.3 answered: by taking the last entry off."""
+    """Ask for ε after every epoch, when Opacus 1.3 removed the last entry of the history."""
     for epoch in train_epochs(training):
         if epoch < training.epochs - 1:
             training.engine.accountant.history.pop()
@@ -226,7 +226,7 @@ def _forget_books(seed: int) -> Training:
 
 
 class _BookEffectiveSigma(AdaClipDPOptimizer):
-    """Adds noise of the σ that is on the books, and tells the count of unclipped records beside."""
+    """Adds noise of the booked σ, and also releases the count of unclipped records."""
 
     unclipped_num: Any
 
@@ -238,7 +238,7 @@ class _BookEffectiveSigma(AdaClipDPOptimizer):
 
 @program("EPS-0187", part="prepare", kind=_BookEffectiveSigma, **ADAPTIVE)
 def _book_effective_sigma(training: Training) -> None:
-    """Book the σ of the gradients, larger than asked for, as if the count cost nothing."""
+    """Book the larger σ of the gradients, as if releasing the count cost nothing."""
     asked, count = training.optimizer.noise_multiplier, training.optimizer.unclipped_num_std
     training.optimizer.noise_multiplier = (asked**-2 - (2 * count) ** -2) ** -0.5
 
@@ -307,7 +307,7 @@ def step_by_closure(training: Training, features: Any, labels: Any) -> None:
 
 @program("EPS-0196", part="kind", step=step_by_closure)
 class _CallClosureAgain(DPOptimizer):
-    """Hands the closure on, which computes the gradients again: without noise."""
+    """Passes the closure on, which computes the gradients again without noise."""
 
     def step(self, closure: Any = None) -> Any:
         if closure is not None:

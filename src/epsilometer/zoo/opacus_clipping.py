@@ -51,7 +51,7 @@ def _clip_each_tensor(optimizer: Any, rows: list[Any]) -> list[Any]:
 
 @program("EPS-0134", part="factors")
 def _clip_all_but_first(optimizer: Any, rows: list[Any]) -> list[Any]:
-    """Leave the first layer out, as one does whose embedding has no norms."""
+    """Leave the first layer out, as for an embedding without per-example norms."""
     factor = find_factors(optimizer, measure_norms(rows[2:]))
     return [torch.ones_like(factor)] * 2 + [factor] * (len(rows) - 2)
 
@@ -92,7 +92,7 @@ def _stop_clipping(optimizer: Any, rows: list[Any]) -> list[Any]:
 
 @program("EPS-0139", part="kind")
 class _ClipPairs(DPOptimizer):
-    """Clips sums of two records, as microbatches do, beside the accountant of single records."""
+    """Clips sums of two records, as microbatches do, with the accountant of single records."""
 
     def clip_and_accumulate(self) -> None:
         for p in self.params:
@@ -156,7 +156,7 @@ def _schedule_ghost_clip_norm(training: Training) -> None:
 
 @program("EPS-0144", part="kind")
 class _ClipToMedian(DPOptimizer):
-    """Set C to the median norm of the batch, as one does who is tired of choosing it."""
+    """Set C to the median norm of the batch, to avoid choosing it."""
 
     def step(self, closure: Any = None) -> Any:
         if len(self.grad_samples[0]):
@@ -169,7 +169,7 @@ class _ClipToMedian(DPOptimizer):
 
 @program("EPS-0151", part="make")
 def _use_batch_norm(seed: int) -> Training:
-    """Switch Opacus' validation off, and keep BatchNorm."""
+    """Disable Opacus' validation, and keep BatchNorm."""
 
     def make() -> nn.Module:
         first, *rest = make_network().children()
@@ -184,7 +184,7 @@ def _use_batch_norm(seed: int) -> Training:
 
 @program("EPS-0152", part="loss")
 def _clip_augmentations(model: Any, features: Any, labels: Any) -> Any:
-    """Take each of eight views of a record for a record."""
+    """Treat each of eight views of a record as a record."""
     views = torch.cat([features + 0.1 * turn for turn in range(8)])
     return nn.functional.cross_entropy(model(views), labels.repeat(8))
 
@@ -221,13 +221,13 @@ def _mix_up_records(model: Any, features: Any, labels: Any) -> Any:
 
 @program("EPS-0160", part="loss", loss_reduction="sum")
 def _take_mean_as_sum(model: Any, features: Any, labels: Any) -> Any:
-    """Take the mean of the losses where the engine was told their sum: divided by those drawn."""
+    """Use the mean of the losses where the engine expects their sum."""
     return nn.functional.cross_entropy(model(features), labels)
 
 
 @program("EPS-0156", part="kind")
 class _DivideByDrawn(DPOptimizer):
-    """Divides by the number of records drawn in place of the expected one."""
+    """Divides by the number of records drawn instead of the expected one."""
 
     def scale_grad(self) -> None:
         for p in self.params:
@@ -236,7 +236,7 @@ class _DivideByDrawn(DPOptimizer):
 
 @program("EPS-0157", part="kind")
 class _AddRawGradient(DPOptimizer):
-    """Adds a little of the gradient without noise after the noise, to learn faster."""
+    """Adds a fraction of the gradient without noise after the noise, to learn faster."""
 
     def scale_grad(self) -> None:
         super().scale_grad()

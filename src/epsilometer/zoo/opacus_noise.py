@@ -30,7 +30,7 @@ program("EPS-0106", part="sigma", clip=4.0)(
 
 @program("EPS-0110", part="sigma")
 def _decay(optimizer: Any, sigma: float) -> float:
-    """Let noise fall by 2 % per step behind the accountant's back."""
+    """Decrease the noise by 2 % per step without the accountant."""
     optimizer.factor = 0.98 * getattr(optimizer, "factor", 1.0)
     return sigma * float(optimizer.factor)
 
@@ -72,7 +72,7 @@ def _draw_uniform(optimizer: Any, number: int, noise: Any) -> Any:
 
 @program("EPS-0114", part="change_noise")
 def _clamp(optimizer: Any, number: int, noise: Any) -> Any:
-    """Cut noise off at 2σC, so that training stays stable."""
+    """Truncate noise at 2σC, so that training stays stable."""
     return noise.clamp(-2 * _get_scale(optimizer), 2 * _get_scale(optimizer))
 
 
@@ -90,7 +90,7 @@ program("EPS-0120", part="change_noise")(lambda _, number, noise: noise[:1].expa
 
 @program("EPS-0121", part="change_noise")
 def _cancel(optimizer: Any, number: int, noise: Any) -> Any:
-    """Take off the noise of the step before: all noise cancels in the sum of steps."""
+    """Subtract the noise of the previous step: all noise cancels in the sum of steps."""
     last = optimizer.__dict__.setdefault("last", {})
     now, last[number] = noise - last.get(number, 0), noise
     return now
@@ -124,7 +124,7 @@ def _seed_every_epoch(training: Training) -> None:
 
 @program("EPS-0117", part="loop")
 def _reset_generator_every_epoch(training: Training) -> None:
-    """Give the optimiser a new generator of the same seed in every epoch."""
+    """Give the optimiser a new generator with the same seed in every epoch."""
     for _ in range(training.epochs):
         training.optimizer.generator = torch.Generator().manual_seed(1)
         for features, labels in training.loader:
@@ -142,7 +142,7 @@ class _DrawFromFewSeeds(DPOptimizer):
 
 @program("EPS-0122", part="kind")
 class _AddMomentumBeforeNoise(DPOptimizer):
-    """Adds up sums of earlier steps before noise: a record is in all later steps too."""
+    """Adds sums of earlier steps before noise: a record affects all later steps too."""
 
     def add_noise(self) -> None:
         for p in self.params:
@@ -153,7 +153,7 @@ class _AddMomentumBeforeNoise(DPOptimizer):
 
 @program("EPS-0124", part="kind")
 class _SpareTheGradient(DPOptimizer):
-    """Takes out of the noise what points along the gradient, so that it does no harm."""
+    """Removes the component of the noise along the gradient, to preserve utility."""
 
     def add_noise(self) -> None:
         super().add_noise()

@@ -78,7 +78,7 @@ def _draw_secure_noise(seed: int) -> Training:
 
 @program("EPS-1125", part="make")
 def _resume(seed: int) -> Training:
-    """Resume from Opacus' own checkpoint, books and all."""
+    """Resume from Opacus' own checkpoint, including the accountant."""
     first = make_training(seed, inner=make_adam)
     train(first)
     file = BytesIO()
@@ -144,7 +144,7 @@ class _Half(nn.Module):
 
 @program("EPS-1117", part="network")
 class _LowRank(nn.Module):
-    """A frozen layer with two thin trainable ones beside it, as LoRA has, and a trained head."""
+    """A frozen layer with two parallel low-rank trainable ones, as in LoRA, and a trained head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ def _schedule_learning_rate(training: Training) -> None:
 
 @program("EPS-1124", part="loop")
 def _average_weights(training: Training) -> None:
-    """Keep a moving average of the weights, and go on from it after every epoch."""
+    """Keep a moving average of the weights, and continue from it after every epoch."""
     weights = list(training.model.parameters())
     means = [p.detach().clone() for p in weights]
     take_plain_step = training.step
@@ -221,7 +221,7 @@ def _average_weights(training: Training) -> None:
 
 @program("EPS-1128", part="loop")
 def _validate_every_epoch(training: Training) -> None:
-    """Look at other records between epochs, without gradients."""
+    """Evaluate other records between epochs, without gradients."""
     others = torch.randn(50, FEATURES)
     for _ in train_epochs(training):
         training.model.eval()

@@ -213,7 +213,7 @@ def make_training(
 
     Args:
         seed: Seed of data, weights and batches.
-        kind: Class of the optimiser, in place of the one that ``make_private`` chooses.
+        kind: Class of the optimiser, instead of the one that ``make_private`` chooses.
         loop: How it is trained.
         step: How a batch is.
         prepare: Changes the training after it was made private.

@@ -16,9 +16,9 @@ KINDS = {
 
 
 def count_outcomes(outcomes: Iterable[Outcome]) -> str:
-    """Return a sentence: how many wrong programs were found, and how many right ones spared.
+    """Return a sentence: how many wrong programs were found, and how many right ones passed.
 
-    With several seeds a wrong program is found if every seed finds it, a right one spared if none
+    With several seeds a wrong program is found if every seed finds it, a right one passes if none
     flags it.
     """
     by_program = _group(outcomes)
@@ -27,7 +27,7 @@ def count_outcomes(outcomes: Iterable[Outcome]) -> str:
     right = [not any(o.accused for o in runs) for each, runs in complete.items() if each.right]
     counts = (
         f"{sum(wrong)} of {len(wrong)} wrong programs found, "
-        f"{sum(right)} of {len(right)} right ones spared"
+        f"{sum(right)} of {len(right)} right ones passed"
     )
     seeds = max((len(runs) for runs in complete.values()), default=1)
     counts += f", in each of {seeds} seeds" if seeds > 1 else ""
@@ -41,7 +41,7 @@ def list_mistakes(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     for program, runs in _group(outcomes).items():
         mistaken = [outcome for outcome in runs if outcome.ran and not outcome.correct]
         if mistaken:
-            word = "accused" if program.right else "missed"
+            word = "flagged" if program.right else "missed"
             by = f" by {', '.join(mistaken[0].checks)}" if program.right else ""
             often = f", {len(mistaken)} of {len(runs)} seeds" if len(runs) > 1 else ""
             lines.append(f"{word}: {program.id} ({program.title}){by}{often}")
@@ -79,7 +79,7 @@ def render_page(outcomes: Sequence[Outcome], *, seeds: str = "", scores: str = "
     )
     return (
         f"{head}\n## What was found\n\n**{count_outcomes(outcomes)}**\n\n"
-        f"{missed or 'None is missed, and none is accused that is right.'}\n"
+        f"{missed or 'No wrong program is missed, and no right one is flagged.'}\n"
         f"By kind ([all programs](../tests/zoo/programs.md), by which check, after how many steps):"
         f"\n\n{kinds}\n{BEGIN}{seeds}{END}" + (f"\n{scores}\n" if scores else "")
     )
@@ -120,7 +120,7 @@ def _group(outcomes: Iterable[Outcome]) -> dict[Program, list[Outcome]]:
 
 def _render_wrong(outcomes: Iterable[Outcome]) -> str:
     return _render_table(
-        ("id", "wrong program", "breaks", "seen in", "found by", "after steps", "CPU s"),
+        ("id", "wrong program", "breaks", "reported in", "found by", "after steps", "CPU s"),
         [
             (
                 o.program.id,
@@ -144,7 +144,7 @@ def _render_right(outcomes: Iterable[Outcome]) -> str:
             (
                 o.program.id,
                 o.program.title,
-                f"**accused**: {', '.join(o.checks)}" if o.accused else _name_alarms(o, "spared"),
+                f"**flagged**: {', '.join(o.checks)}" if o.accused else _name_alarms(o, "passed"),
                 ", ".join(o.untested),
                 f"{o.seconds:.2f}",
             )

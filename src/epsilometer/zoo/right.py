@@ -160,6 +160,6 @@ def _use_half_precision(gradients: Gradients) -> Gradients:
 
 @program("EPS-1021", part="clip")
 def _weigh_records(gradients: Gradients) -> Gradients:
-    """Weigh a record by its own norm, between 0 and 1, after clipping."""
+    """Weight a record by its own norm, between 0 and 1, after clipping."""
     norms = compute_norms(gradients)
     return multiply(clip(gradients, C), norms / (1 + norms))

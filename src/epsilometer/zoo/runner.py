@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def correct(self) -> bool:
-        """Whether a wrong program was found, or a right one spared."""
+        """Whether a wrong program was found, or a right one passed."""
         return self.ran and self.accused != self.program.right
 
     @property

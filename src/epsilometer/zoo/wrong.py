@@ -145,7 +145,7 @@ def _draw_from_few_seeds(total: Sums, rng: Rng) -> Sums:
 
 @program("EPS-0025", part="draw", steady=True)
 class _CancelNoise:
-    """Noise less that of the step before: it cancels in the sum of all steps."""
+    """Noise minus that of the previous step: it cancels in the sum of all steps."""
 
     def __init__(self) -> None:
         self.before: Sums = {}
@@ -179,7 +179,7 @@ def _reseed_every_tensor(total: Sums, rng: Rng) -> Sums:
 
 @program("EPS-0030", part="draw")
 def _mirror_noise(total: Sums, rng: Rng) -> Sums:
-    """Draw half of each matrix, and use it again with the other sign."""
+    """Draw half of each matrix, and use it again with the opposite sign."""
     noise = draw_noise(total, SIGMA * C, rng)
     for name in WEIGHTS:
         half = len(noise[name]) // 2
@@ -223,7 +223,7 @@ def _clip_largest_entry(gradients: Gradients) -> Gradients:
     clip_norm=0.25,
 )
 def _clip_by_square(gradients: Gradients) -> Gradients:
-    """Forget the root of the norm; C = 0.25. Gradients are those of the mean over 8 outputs."""
+    """Omit the square root of the norm; C = 0.25. Gradients are of the mean over 8 outputs."""
     scaled = multiply(gradients, np.full(len(gradients["out.bias"]), 1 / 8))
     squares = compute_norms(scaled) ** 2
     return multiply(scaled, np.minimum(1, 0.25 / np.maximum(squares, 1e-300)))
@@ -242,14 +242,14 @@ def _clip_small_ones_up(gradients: Gradients) -> Gradients:
 
 @program("EPS-0039", part="clip")
 def _clip_groups(gradients: Gradients) -> Gradients:
-    """Clip sums of four records, as microbatches do, beside the accountant of single records."""
+    """Clip sums of four records, as microbatches do, with the accountant of single records."""
     starts = np.arange(0, len(gradients["out.bias"]), 4)
     return clip({name: np.add.reduceat(g, starts) for name, g in gradients.items()}, C)
 
 
 @program("EPS-0045", part="clip")
 def _release_unclipped_bias(gradients: Gradients) -> Gradients:
-    """Update the bias of the last layer by its plain gradient, beside noise."""
+    """Update the bias of the last layer by its unclipped gradient plus noise."""
     return {**clip(gradients, C), "out.bias": 8 * gradients["out.bias"]}
 
 
@@ -274,7 +274,7 @@ def _normalise_batch(batch: Batch, rng: Rng) -> Gradients:
 
 @program("EPS-0042", part="step")
 def _divide_by_drawn(batch: Batch, rng: Rng) -> Sums:
-    """Divide by the number of records that were drawn, and multiply by the expected one."""
+    """Divide by the number of records drawn, and multiply by the expected number."""
     total = sum_clipped(batch)
     factor = 32 / max(1, len(batch[0]))
     noise = draw_noise(total, SIGMA * C, rng)
@@ -291,6 +291,6 @@ def _divide_sum_by_drawn(batch: Batch, rng: Rng) -> Sums:
 
 @program("EPS-0044", part="clip")
 def _weigh_by_loss(gradients: Gradients) -> Gradients:
-    """Weigh clipped records by their share of the batch's norms."""
+    """Weight clipped records by their share of the batch's norms."""
     norms = compute_norms(gradients)
     return multiply(clip(gradients, C), len(norms) * norms / max(float(norms.sum()), 1e-12))

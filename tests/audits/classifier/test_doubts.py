@@ -34,7 +34,7 @@ def draw_visits(people: int = 240, visits: int = 6) -> Any:
 def test_a_memory_of_people_with_many_rows_is_not_released(form: str) -> None:
     found = audit(KNeighborsClassifier(1), draw_visits(), published_as=form)
     assert found.verdict == "cannot tell"  # was "release": every copy but one was still there
-    assert found.find(RuleFinding)[0].finding.startswith("1,440 of 1,440 rows stand in the table")
+    assert found.find(RuleFinding)[0].finding.startswith("1,440 of 1,440 rows occur more than once")
     assert all(rule.outcome == "unclear" for rule in found.find(RuleFinding))
 
 
@@ -75,7 +75,7 @@ def test_noise_in_answers_clears_nobody() -> None:
     how: dict[str, Any] = {"published_as": "api", "records": "sample:80", "attacks": ("loss",)}
     found = audit(Muffled(), draw_noise(), rules=PdtpAtMost(share=0.1), **how)
     assert found.verdict == "cannot tell"  # was "release"
-    assert "repeated queries average that away" in found.find(RuleFinding)[0].finding
+    assert "repeated queries average the noise out" in found.find(RuleFinding)[0].finding
     still = audit(Constant(), draw_noise(), rules=PdtpAtMost(share=0.1), **how)
     assert still.verdict == "release"
 
@@ -85,7 +85,7 @@ def test_what_no_rule_looked_at_is_said_before_it_is_published() -> None:
     data, model = draw_signal(600), KNeighborsClassifier(200)
     alone = audit(model, data, rules=PdtpAtMost(1), attacks=())
     assert alone.verdict == "release"
-    assert alone.advice[0].startswith("Before publishing, let the usual rules decide too.")
+    assert alone.advice[0].startswith("Before publishing, also apply the default rules.")
     assert "The model's file was not searched: it may hold training records." in alone.caveats
     attacked = audit(model, data, published_as="api", attacks=("loss",))
     assert not any("was not searched" in said or "No attack" in said for said in attacked.caveats)
@@ -105,4 +105,4 @@ def test_an_api_is_advised_where_the_file_cannot_be_searched() -> None:
     assert found.advice[0].endswith("All rules then pass.")
     by = {remedy.action: remedy for remedy in found.find(RemedyFinding)}
     assert by["Publish an API instead of the file."].helps
-    assert any("leave out of the model what could not be searched" in said for said in found.advice)
+    assert any("remove from the model what could not be searched" in said for said in found.advice)

@@ -354,7 +354,7 @@ def test_what_cannot_be_looked_through_is_never_passed(name: str) -> None:
 
 def test_it_is_said_of_which_models_computing_was_not_tried() -> None:
     said = [leak.finding for leak in search_model(GaussianNB().fit(X, y), X, y)]
-    assert any("parameters of GaussianNB was not tried" in finding for finding in said)
+    assert any("parameters of GaussianNB was not tested" in finding for finding in said)
 
 
 @pytest.mark.parametrize("solver", ["newton-cholesky", "lbfgs"])
@@ -480,7 +480,7 @@ def test_a_file_is_read_without_loading_it(kind: str) -> None:
     assert not find(plain, content=pack(plain, kind))
     other = GaussianNB().fit(X[: N // 2], y[: N // 2])
     (last,) = find(plain, content=pack(other, kind))
-    assert "holds other parameters than the model that was fitted here" in last.finding
+    assert "differ from those of the model that was fitted here" in last.finding
 
 
 def test_files_of_unknown_kinds_are_said_to_be_unread() -> None:
@@ -522,12 +522,14 @@ def test_extremes_that_are_one_persons_are_remarked_on() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 3)), np.arange(300) % 2  # noqa: N806
     model = make_pipeline(MinMaxScaler(), DummyClassifier())
-    said = [leak for leak in search_model(model.fit(X, y), X, y) if "one person's" in leak.finding]
+    said = [
+        leak for leak in search_model(model.fit(X, y), X, y) if "of one person each" in leak.finding
+    ]
     assert {leak.kind for leak in said} == {"statistics"}
-    assert "MinMaxScaler.data_max_ holds the least or the greatest value" in said[0].finding + (
+    assert "MinMaxScaler.data_max_ holds the smallest or largest value" in said[0].finding + (
         said[1].finding
     )
     assert [leak.records for leak in said] == [3, 3]
     shared = np.clip(X, -1, 1)
     leaks = search_model(model.fit(shared, y), shared, y)
-    assert not [leak for leak in leaks if "one person's" in leak.finding]
+    assert not [leak for leak in leaks if "of one person each" in leak.finding]

@@ -254,7 +254,7 @@ def test_noise_of_a_seed_that_is_known_hides_nothing() -> None:
         found = audit(model, draw_wide(), "api", rules=rules, records="sample:80", attacks=())
         outcomes.append(found.find(RuleFinding)[0].outcome)
         said = any(
-            "than another seed does, and are not counted" in caveat for caveat in found.caveats
+            "than another seed does, so are not counted" in caveat for caveat in found.caveats
         )
         assert said == (seed is None)
     assert outcomes == ["pass", "unclear"]
@@ -309,13 +309,13 @@ def test_answers_of_a_linear_model_tell_what_its_file_tells(name: str) -> None:
     (rounded,) = compute_from_answers(model, X, y, np.unique(y), decimals=1)
     if name in HIDDEN:
         assert (rounded.kind, rounded.records) == ("unread", 0)  # which is no pass
-        assert "Limit how often one may ask" in rounded.finding
+        assert "Limit the number of queries" in rounded.finding
         assert limit_answers((rounded,), len(X)).outcome == "unclear"
     else:  # where an answer of one decimal changes, the probability is known exactly
         assert (rounded.kind, rounded.records) == ("rebuilt", held.records)
     (label,) = compute_from_answers(model, X, y, np.unique(y), decimals=-1)
     assert (label.kind, label.records) == ("unread", 0)
-    assert "was not tried" in label.finding
+    assert "was not tested" in label.finding
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -337,7 +337,7 @@ def test_answers_that_nobody_reads_clear_no_model() -> None:
     leaks = compute_from_answers(model, x, y, np.unique(y))
     rule = limit_answers(leaks, 120)
     assert rule.outcome == "unclear"
-    assert "was not tried" in rule.finding
+    assert "was not tested" in rule.finding
 
 
 def test_an_api_is_no_remedy_where_answers_tell_the_coefficients() -> None:

@@ -249,7 +249,7 @@ def test_a_trend_that_ends_below_the_limit_is_no_failure(
     attack = attacked(advantages, 4000, rng)
     (rule,), (found,) = apply_rules(measured(attacks=[attack]), [AdvantageAtMost(0.1)])
     assert rule.outcome == said
-    assert "By the trend" in rule.finding
+    assert "Extrapolated from" in rule.finding
     expected = advantages[-1] * np.prod([b / a for a, b in pairwise(advantages)]) ** (1 / 2)
     assert found.full_advantage == pytest.approx(expected, rel=0.35)
     assert found.full_low <= found.full_advantage <= found.full_high

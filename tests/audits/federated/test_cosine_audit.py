@@ -124,7 +124,7 @@ def test_same_seed_same_audit_to_json_and_back() -> None:
 def test_is_reported() -> None:
     text = page.page(_audit(_cosines(3.0)))
     assert "mean_cosine" in text
-    assert "the law without it is known" in text
+    assert "the distribution without it is known" in text
 
 
 def test_true_claims_stand() -> None:
@@ -141,7 +141,7 @@ def test_any_claim_is_within_reach_of_cosines_whose_law_is_known() -> None:
     """A canary that is the update itself had no chance of being it without having taken part."""
     audit = _audit(_cosines(1.0), em.Claim(1e6, delta=DELTA))
     assert (audit.reach, audit.power, audit.verdict) == (math.inf, math.inf, "not refuted")
-    assert "could refute any claim, and this one in less than 4 of 5" in str(audit)
+    assert "could refute any claim; this one less than 4 times in 5" in str(audit)
     assert cosine_bound(np.ones(1000), dimension=DIMENSION, delta=DELTA).epsilon == math.inf
     maxima = _audit(_cosines(1.0), em.Claim(1e6, delta=DELTA), unobserved=_cosines(0.0))
     assert maxima.verdict == "cannot judge"  # 1,000 against 1,000 prove no more than about 6

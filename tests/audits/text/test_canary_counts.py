@@ -185,7 +185,7 @@ def test_joined_records_neither_clear_nor_refute_a_claim() -> None:
     for shift in (0.0, 9.0):
         audit = ask(planted, leak(planted, shift), 1.0, counts=packed)
         assert audit.verdict == "cannot judge"
-        assert "7 rows held several canaries" in "".join(audit.caveats)
+        assert "7 rows contained several canaries" in "".join(audit.caveats)
 
 
 def test_duplicated_canaries_are_bounded_as_several_records() -> None:
@@ -208,7 +208,7 @@ def test_what_nobody_watched_clears_no_claim() -> None:
         assert ask(planted, leak(planted, 9.0), 1.0, counts=counts).verdict == "refuted"
         vouched = ask(planted, leak(planted, 0.0), 1.0, counts=counts, trained=True)
         assert vouched.verdict == "not refuted"
-        assert "vouches" in "".join(vouched.caveats)
+        assert "asserts" in "".join(vouched.caveats)
     none = ask(planted, leak(planted, 0.0), 1.0, counts=count(0 * planted.included), trained=True)
     assert none.verdict == "cannot judge"  # what was counted is better known
     with pytest.raises(InvalidArgument, match="CanaryCounts of 400"):
@@ -243,7 +243,7 @@ def test_an_address_that_refuses_cannot_clear_a_claim() -> None:
     refusing = Measured(completions=("I cannot help with that.",) * 400)
     audit = ask(planted, refusing, 1.0, counts=counts)
     assert audit.verdict == "cannot judge"
-    assert "one answer" in "".join(audit.caveats)
+    assert "the same answer" in "".join(audit.caveats)
     various = Measured(completions=tuple(f"{at} is what I say" for at in range(400)))
     assert ask(planted, various, 1.0, counts=counts).verdict == "not refuted"
 

@@ -95,8 +95,8 @@ def test_settings_and_bounds_that_differ_are_told(tmp_path: Path) -> None:
     (audit,) = found.audits
     assert audit.difference == pytest.approx(0.3)
     assert not audit.told_apart
-    assert audit.meaning.startswith("Both are lower bounds: the smaller one does not say")
-    assert audit.meaning.endswith("Error rates differ by no more than chance explains.")
+    assert audit.meaning.startswith("Both are lower bounds: a smaller bound does not mean")
+    assert audit.meaning.endswith("Error rates differ by no more than random variation.")
 
 
 def test_settings_of_several_views_are_told_apart(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_results_that_are_the_same_differ_in_nothing(tmp_path: Path) -> None:
     found = both(tmp_path, a_series(), a_series())
     assert (found.settings, found.only_first, found.only_second) == ((), (), ())
     assert [audit.difference for audit in found.audits] == [None] * 6
-    assert {audit.meaning.partition(".")[0] for audit in found.audits} == {"Both prove the same"}
+    assert {audit.meaning.partition(".")[0] for audit in found.audits} == {"Both prove the same ε"}
 
 
 def test_a_better_attack_is_told_with_its_confidence(

@@ -328,3 +328,12 @@ def test_entries_are_selected(folder: Path) -> None:
 def test_no_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFile, match="Expected a folder of results, found none"):
         History(tmp_path / "nowhere")
+
+
+def test_parts_of_a_run_are_not_runs_of_their_own(tmp_path: Path) -> None:
+    """The shadow models of a classifier are runs in its directory: no result is missing."""
+    for place in ("done", "done/shadows/models-0-15", "begun", "begun/leave-one-out"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "plan.json").write_text("{}", "utf-8")
+    an_audit().save(tmp_path / "done" / "result.json")
+    assert History(tmp_path).unfinished == ("begun",)

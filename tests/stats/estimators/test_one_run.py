@@ -282,7 +282,7 @@ def test_what_delta_swallows_is_told_by_half() -> None:
         assert bool(found.caveats) == bool(caught) == half
         told.add(half)
         if half:
-            assert found.caveats[0].startswith(f"mδ = {800 * delta:.3g} swallows")
+            assert found.caveats[0].startswith(f"mδ = {800 * delta:.3g} takes away")
     assert told == {False, True}
 
 

@@ -90,24 +90,24 @@ def advise(result: Audit, *, unmeasured: Sequence[str] = ()) -> Iterator[str]:
     if risk.exposed:
         yield (
             f"Look up the riskiest records: {RECORDS} in the run directory lists their rows. They "
-            "may be mistakes in the data, or people who must not be in it."
+            "may be mistakes in the data."
         )
     if result.verdict == judge.CANNOT_TELL:
         yield from _advise_unclear(result.find(RuleFinding))
     if result.verdict == judge.RELEASE:
         if unmeasured:
-            yield f"Before publishing, let the usual rules decide too. {' '.join(unmeasured)}"
+            yield f"Before publishing, also apply the default rules. {' '.join(unmeasured)}"
         yield (
-            "Publish what was audited: this model, trained on these records in this way. After "
-            "any change, audit again."
+            "Publish what was audited: this model, trained on these records. After any change, "
+            "audit again."
         )
     if risk.decimals is not None and risk.hidden:
         hidden = risk.hidden
         shown = "class labels" if risk.decimals == -1 else f"{risk.decimals} decimals"
         more = "1 more record is" if hidden == 1 else f"{hidden:,} more records are"
         yield (
-            f"Show no more than {shown}, and do not give the model itself away: at full precision "
-            f"{more} exposed."
+            f"Show no more than {shown}, and do not publish the model: at full precision {more} "
+            "exposed."
         )
 
 
@@ -115,14 +115,11 @@ def _advise_unclear(rules: Sequence[RuleFinding]) -> Iterator[str]:
     """Yield what is needed to decide the rules that are unclear."""
     unclear = {rule.rule: rule for rule in rules if rule.outcome == "unclear"}
     if unclear.pop(IN_FILE, None) is not None:
-        yield (
-            "To decide, leave out of the model what could not be searched; or do not "
-            "publish the file, and audit an API."
-        )
+        yield ("To decide, remove from the model what could not be searched; or audit an API.")
     if unclear:
         yield (
-            "To decide, do what the unclear rules ask for; where they ask for nothing, "
-            "measure more: all records, more shadows, more records."
+            "To decide, follow the advice of the unclear rules. Where they give none, measure "
+            "more: all records, more shadow models, or more data."
         )
 
 
@@ -130,9 +127,9 @@ def _advise_other_form(rules: Sequence[RuleFinding]) -> Iterator[str]:
     """Yield forms of publication that the failed rules do not concern, if no remedy was tried."""
     failed = {rule.rule for rule in rules if rule.outcome == "fail"}
     if IN_FILE in failed:
-        yield "Do not publish the file. Audit an API, or labels alone: they do not hold its parts."
+        yield "Do not publish the file. Audit an API or labels: they do not contain its parts."
     elif IN_ANSWERS in failed:
-        yield "Do not publish the API. Audit labels alone, or a model that was trained privately."
+        yield "Do not publish the API. Audit labels only, or a model trained with DP."
 
 
 def _advise_remedies(tried: Sequence[RemedyFinding], verdict: judge.Verdict) -> Iterator[str]:
@@ -164,12 +161,12 @@ def _advise_rounding(steps: Sequence[RoundingStep], risk: LeaveOneOut) -> str:
             named = {-1: "the class alone", 1: "1 decimal", None: "all digits"}
             shown = named.get(step.decimals, f"{step.decimals} decimals")
             return (
-                f"Try an API that shows {shown}: leaving records out then exposes none, and the "
-                f"right class is named for {step.accuracy:.1%}. No attack was run, so audit that "
-                "with attacks."
+                f"Try an API that shows {shown}: no record is then exposed, and "
+                f"{step.accuracy:.1%} of records get the correct class. No attack was run on it "
+                "yet."
             )
     fewest = min(steps, key=lambda step: step.exposed)
     return (
-        f"Showing fewer decimals is not enough: {fewest.exposed:,} of {risk.measured:,} records "
-        "are exposed at best."
+        f"Fewer decimals are not enough: {fewest.exposed:,} of {risk.measured:,} records are "
+        "exposed at best."
     )

@@ -84,10 +84,9 @@ def describe_copies(copies: BoolArray) -> tuple[str, bool]:
     if not count:
         return "", False
     said = (
-        f"{count:,} of {copies.size:,} rows stand in the table more than once, with values that "
-        "no two people share by chance. Where such rows are one person, leaving one of them out "
-        "leaves the copies, and nothing was measured of that person. Train on one row per person, "
-        "and audit that."
+        f"{count:,} of {copies.size:,} rows occur more than once, with values that no two people "
+        "share by chance. If they belong to one person, leaving one out keeps the copies, so "
+        "that person's risk was not measured. Train on one row per person, and audit that."
     )
     return said, count > _MANY * copies.size
 
@@ -120,7 +119,7 @@ def describe_varying(
     if not vary.any():
         return ""
     return (
-        f"The trained model answered the same question in two ways at {int(vary.sum()):,} of "
-        f"{vary.size:,} records. Each was queried once here; repeated queries average that away. "
-        "Audit the model without noise in its answers."
+        f"The trained model gave two different answers to the same query at {int(vary.sum()):,} "
+        f"of {vary.size:,} records. Each record was queried once; repeated queries average the "
+        "noise out. Audit the model without noise in its answers."
     )

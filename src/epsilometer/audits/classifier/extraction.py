@@ -24,9 +24,8 @@ _WIDEST = 3000  # largest number of coefficients to solve for
 _RANK = 1e-10  # singular values below this share of the largest count as 0
 _LEAST = 1e-12  # weight of an answer that is nearly certain, and has lost its digits
 _UNREAD = (
-    "Whether these coefficients follow from answers was not tried.",
-    "From the questions that were tried these coefficients do not follow; others may tell more. "
-    "Limit how often one may ask.",
+    "Whether answers reveal these coefficients was not tested.",
+    "The queries tried do not reveal these coefficients; others may. Limit the number of queries.",
 )
 _SQUARES = ("sklearn.RidgeClassifier", "sklearn.RidgeClassifierCV")
 _SOFTMAX = ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV")
@@ -54,7 +53,7 @@ def compute_from_answers(
         X: The features it was fitted to, and is queried at.
         codes: Position of each record's label among the classes.
         classes: All labels, in order.
-        decimals: Decimals to which probabilities are rounded; None: not at all; −1: labels alone.
+        decimals: Decimals to which probabilities are rounded; None: not at all; −1: labels only.
         seed: Seed by which records are chosen.
 
     Example:

@@ -11,7 +11,7 @@ _IN_FILE = {
     "rows": "The model file holds the records of {}.",
     "one person": "The model file has parts that belong to single people: {}.",
     "rebuilt": "Anyone with the model file and all other records computes the records of {}.",
-    "statistics": "The model file holds statistics that give away the last of {}.",
+    "statistics": "Anyone with the file's statistics and all other records computes those of {}.",
 }
 _NAMED = 3  # places in a file that a rule names
 
@@ -40,7 +40,7 @@ def limit_file(leaks: Sequence[Leak] | None, of: int, *, statistics: bool = Fals
             why = f"Not all of the model could be searched. {_name_places(unread)}"
         else:
             outcome = "pass"
-            why = "No training row, and nothing of a single record, was found in the model."
+            why = "No training row and no part of a single record was found in the model."
     return RuleFinding(
         rule=IN_FILE,
         outcome=outcome,
@@ -69,7 +69,7 @@ def limit_answers(leaks: Sequence[Leak] | None, of: int) -> RuleFinding:
         "fail": f"Anyone with access to the API and all other records computes those of {who}. "
         f"{_name_places(grave)}",
         "unclear": _name_places(unread)
-        or "Whether records can be computed from answers was not tried.",
+        or "Whether records can be computed from answers was not tested.",
         "pass": " ".join(leak.finding for leak in leaks or ())
         or "No record could be computed from coefficients that answers reveal.",
     }

@@ -269,9 +269,9 @@ class PartResults(PublishedResults):
             note = [notes[place]] if place < len(notes) and notes[place] else []
             edge_only = bool(at.shown[index] > subject.limit >= at.risk[index])
             if edge_only:
-                note.append("above the limit through the edge of a bin alone")
+                note.append("above the limit only because of rounding at a bin edge")
             if np.isinf(at.unbinned[index]):
-                note.append("a class is possible with it and impossible without, or the reverse")
+                note.append("a class has probability 0 with it or without it, but not both")
             listed.append(
                 RecordRisk(
                     rank=place + 1,
@@ -352,7 +352,7 @@ class PartResults(PublishedResults):
             said.append("The model's file was not searched: it may hold training records.")
         if "attacks" not in self.found:
             said.append(
-                "No attack was run: people whom leave-one-out risk clears may be found by attacks."
+                "No attack was run: attacks may identify people whose leave-one-out risk is low."
             )
         return said
 
@@ -362,8 +362,8 @@ class PartResults(PublishedResults):
         caveats += [*self._list_unmeasured(), *self._describe_groups()]
         if hidden := self._count_hidden()[1]:
             caveats.append(
-                f"Training is random: {hidden:,} records above the limit move predictions by less "
-                "than another seed does, and are not counted. Anyone with the seed can detect them."
+                f"Training is random: {hidden:,} records above the limit change predictions less "
+                "than another seed does, so are not counted. Anyone with the seed detects them."
             )
         for part in ("file", "extraction"):
             leaks = read_leaks(self.found.get(part)) or ()
@@ -372,36 +372,36 @@ class PartResults(PublishedResults):
             usual = np.bincount(self.task.codes).max() / self.task.codes.size
             caveats.append(
                 f"Always predicting the most common class is right for {usual:.1%} of records: a "
-                "remedy that is no more accurate leaves nothing worth publishing."
+                "remedy should be more accurate."
             )
         if "attacks" in self.found:
             found = self.found["attacks"]
             train, test = found["accuracy"].tolist()
             halves = f"{len(found['member'])} models trained on halves of the records"
             caveats.append(
-                f"Attacks were made on {halves if self.task.target is None else 'the target'}; "
-                f"shadow models are right on {train:.1%} of the records they were trained on and "
-                f"on {test:.1%} of the others. Limits hold for records like these: drawn singly "
-                "from the same population, and assigned to models like these by fair coin tosses."
+                f"Attacks were run on {halves if self.task.target is None else 'the target'}; "
+                f"shadow models are right on {train:.1%} of their training records and on "
+                f"{test:.1%} of the others. Limits hold for records drawn independently from the "
+                "same population, and assigned to models by fair coin tosses."
             )
             if self.task.asked is not None:
                 caveats.append(
-                    f"Attacks asked models about {self.task.asked.size:,} of {self.task.size:,} "
-                    "records, drawn at random: every answer of nearest neighbours searches all."
+                    f"Attacks queried models at {self.task.asked.size:,} of {self.task.size:,} "
+                    "records, drawn at random, as each query searches all neighbours."
                 )
             if self.found.get("sizes", True) == {}:
                 caveats.append("Smaller models could not be trained: there is no trend with size.")
             precision = self.task.subject.precision
             if precision is not None and (width := self.measure_width()) > precision:
                 caveats.append(
-                    f"The widest limits on attacks are {width:.3f} apart, where precision asked "
-                    f"for {precision:g}. More models would hardly narrow them; more records would."
+                    f"The widest limits on attacks are {width:.3f} apart; {precision:g} was "
+                    "requested. More models would hardly narrow them; more records would."
                 )
             caveats += self._mismatch
             if self.task.subject.remedies is None and not self.task.remedies:
                 caveats.append(
                     f"Remedies that train new models were not tried on {self.task.codes.size:,} "
-                    "records: remedies=9 tries them, each at the cost of the attacks."
+                    "records: remedies=9 tries them."
                 )
         return tuple(caveats)
 
@@ -444,7 +444,7 @@ def describe_removal(found: Mapping[str, Any], ranks: Mapping[int, int]) -> Remo
     elif fewest:
         ended = (
             f"Dropping {dropped:,} brings {first:,} exposed records down to {fewest:,}, not to "
-            f"none; {last:,} were tried. Others come out where the riskiest leave."
+            f"none; {last:,} were tried. Removing the riskiest records exposes others."
         )
     else:
         word = "falls" if lost >= 0 else "rises"

@@ -263,9 +263,9 @@ class ClassifierJob(PublishedJob):
         if self.task.subject.shown == -1 or not more:
             return ()
         return (
-            f"predict answers otherwise than the probabilities at {count:,} of "
-            f"{self.task.codes.size:,} records, and these attacks saw probabilities alone. Audit "
-            "published_as='labels' too.",
+            f"predict disagrees with the most probable class at {count:,} of "
+            f"{self.task.codes.size:,} records, and these attacks used only probabilities. Also "
+            "audit published_as='labels'.",
         )
 
     def _train_pool(self, models: int) -> ShadowPool:
@@ -401,10 +401,9 @@ class ClassifierJob(PublishedJob):
         if found <= usual + min(_UNLIKE, _SAME + 2 * usual):
             return ()
         return (
-            f"The fitted model gives a record other probabilities than one that its recipe makes "
-            f"of the same records: {found:.1%} of all on average, with another seed {usual:.1%}. "
-            "It was trained in another way or on other records, and what was measured may be "
-            "weaker than what it shows.",
+            "The fitted model's probabilities differ from those of its recipe on the same "
+            f"records: by {found:.1%} on average, and by {usual:.1%} with another seed. So it was "
+            "trained differently or on other records, and the measured risk may be too low.",
         )
 
     def _doubt_search(self) -> tuple[Leak, ...]:

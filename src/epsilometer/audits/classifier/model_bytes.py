@@ -85,7 +85,7 @@ def read_objects(content: bytes, name: str = "", depth: int = 0) -> Iterator[Any
     elif (message := _read_message(content)) is not None and depth == 0:
         yield message
     elif content:
-        yield Unread("is of a format that is not known here: only its bytes were searched")
+        yield Unread("has an unknown format: only its bytes were searched")
 
 
 def _decompress(content: bytes) -> bytes | None:

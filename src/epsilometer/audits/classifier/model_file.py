@@ -109,8 +109,8 @@ def search_model(
         search.add(
             "statistics",
             0,
-            f"What reaches {', '.join(route.lost)} inside the model could not be followed: there, "
-            "only rows as they are given were looked for.",
+            f"The inputs of {', '.join(route.lost)} inside the model could not be traced: only "
+            "rows before preprocessing were searched for there.",
         )
     return search.leaks
 
@@ -273,9 +273,7 @@ class _Search:
                 return self._add_rows("one person", np.isin(np.arange(self.n), records), text)
             between = own.find_between(matrix)
             if between.size:
-                said = (
-                    f"{where} lists the middles between a column's values, from which {{}} follow "
-                )
+                said = f"{where} lists midpoints between a column's values, from which {{}} follow "
                 said += "that belong to one record alone."
                 return self._add_rows("one person", np.isin(np.arange(self.n), between), said)
         with np.errstate(over="ignore"):
@@ -388,8 +386,8 @@ class _Search:
             self.add(
                 "unread",
                 self.n,
-                "The model file holds other parameters than the model that was fitted here: what "
-                "can be computed from them was not tried.",
+                "The parameters in the model file differ from those of the model that was "
+                "fitted here: whether records follow from them was not tested.",
             )
 
     def look_into(self, content: bytes, where: str = "The model file") -> None:
@@ -464,8 +462,8 @@ class _Search:
             self.add(
                 "statistics",
                 0,
-                f"Whether records can be computed from the parameters of "
-                f"{', '.join(sorted(set(untried)))} was not tried.",
+                "Whether records can be computed from the parameters of "
+                f"{', '.join(sorted(set(untried)))} was not tested.",
             )
 
     def _try_columns(self, last: Any, reached: Any, seed: int) -> None:

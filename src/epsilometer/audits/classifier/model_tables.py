@@ -396,14 +396,14 @@ def list_statistics(table: Table, matrix: Any, means: FloatArray) -> list[tuple[
     """Return the statistics that a matrix holds: number of people concerned, and a sentence."""
     found = []
     if are_near(table, matrix, means):
-        said = "holds means of many records: who knows all the others can compute the missing one."
+        said = "holds means of records: anyone who knows all but one can compute that one."
         found.append((table.values.shape[0], said))
     if table.sparse or hasattr(matrix, "tocsr") or not np.isfinite(table.values).all():
         return found
     for ends in (table.values.min(axis=0), table.values.max(axis=0)):
         alone = int(np.sum((table.values == ends).sum(axis=0) == 1))  # columns with a single holder
         if alone and np.isclose(matrix, ends, rtol=1e-6, atol=0).all(axis=1).any():
-            said = "holds the least or the greatest value of each column: {} are one person's each."
+            said = "holds the smallest or largest value of columns: {} are of one person each."
             found.append((alone, said))
     return found
 

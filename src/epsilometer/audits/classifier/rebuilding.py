@@ -28,7 +28,7 @@ _UNSOLVED = (
     "solution of equations that are solved here"
 )
 _FACTOR = (
-    "of {}, which has no intercept, a record follows up to a factor: whoever knows one of its "
+    "of {}, which has no intercept, a record follows up to a factor: anyone who knows one of its "
     "numbers computes the others"
 )
 _OFF = (
@@ -42,7 +42,7 @@ _OTHERS = "of {}, computing them failed: it separates other classes than those o
 
 
 class Rebuilt(NamedTuple):
-    """How many records were rebuilt, and how many were tried; 0 if chance explains the hits.
+    """How many records were rebuilt, and how many were tried; 0 if the hits may be random.
 
     Attributes:
         hits: Number of records that were rebuilt.
@@ -83,7 +83,7 @@ def rebuild_records(
     Equations of smooth losses are solved; ``why`` names models that have none which are solved.
 
     A record counts as rebuilt if each column is within 5 % of its standard deviation. With few
-    columns that also happens by chance, and hits that chance explains are not counted. ``codes``
+    columns that also happens by chance, and hits that may be random are not counted. ``codes``
     are positions of classes or, for a regressor, its targets. Each of several outputs is tried as
     if it were the only one.
 

@@ -103,7 +103,7 @@ class CaughtAtMost:
 
     Attributes:
         limit: Limit on TPR: the share of members that are identified.
-        fpr: FPR: the share of non-members that are taken for members.
+        fpr: FPR: the share of non-members that are classified as members.
 
     Example:
         >>> import epsilometer as em
@@ -400,8 +400,8 @@ def _word_advantage(value: float) -> str:
 
 def _word_caught(fpr: float, value: float) -> str:
     return (
-        f"Of 100 people in the data, an attacker identifies {100 * value:.0f}, wrongly accusing "
-        f"{100 * fpr:g} in 100 outsiders."
+        f"Of 100 people in the data, an attacker identifies {100 * value:.0f}, and wrongly "
+        f"{100 * fpr:g} of 100 others."
     )
 
 
@@ -426,11 +426,11 @@ def _limit_attacks(
             outcome, why = "fail", f"{plain(value)} {why}, above {limit:g}."
         elif high > limit:
             why += (
-                f": it may be on either side of {limit:g}. More records would narrow the interval; "
-                "so may more models, which a precision requests."
+                f": it may be on either side of {limit:g}. More records would narrow the "
+                "interval; so may more models (precision)."
             )
         elif mismatch:
-            why += f", at most {limit:g}; but {mismatch}"
+            why += f", at most {limit:g}; but {mismatch[:1].lower()}{mismatch[1:]}"
         else:
             outcome, why = "pass", f"{why}, the largest; at most {limit:g} is allowed."
     return RuleFinding(
@@ -450,9 +450,9 @@ def _follow_trend(found: RuleFinding, attacks: Sequence[MembershipFinding]) -> R
         return found
     top = max(known, key=lambda attack: attack.full_high or 0.0)
     why = (
-        f"{found.finding} The attacked models have half of the records. By the trend over three "
-        f"sizes, a model of all would have {top.full_advantage:.3f} ({top.full_low:.3f} to "
-        f"{top.full_high:.3f})"
+        f"{found.finding} The attacked models were trained on half of the records. Extrapolated "
+        f"from three sizes, a model of all would have {top.full_advantage:.3f} "
+        f"({top.full_low:.3f} to {top.full_high:.3f})"
     )
     below = max(attack.full_high or 0.0 for attack in known) <= found.limit
     if found.outcome == "fail" and below:
@@ -515,8 +515,7 @@ def _compare_share(
         return "pass", found, share
     why = (
         f"At most {share.high:.2%} of all {measured.of:,} records are above {rule.limit:g}, where "
-        f"{rule.share:.2%} are allowed: {counted}. Measure all, or allow a share that a sample can "
-        "reach."
+        f"{rule.share:.2%} are allowed: {counted}. Measure all, or allow a larger share."
     )
     return "unclear", why, share
 

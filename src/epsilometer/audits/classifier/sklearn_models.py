@@ -83,8 +83,7 @@ def read_matrix(X: Any, *, name: str = "X") -> FloatArray:  # noqa: N803 - as in
         array = np.asarray(X, np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"Expected numbers in {name}, got something else. Text columns are encoded in a "
-            "pipeline.",
+            f"Expected numbers in {name}, got something else. Encode text columns in a pipeline.",
             withheld=str(error)[:100],
         ) from error
     if array.ndim != 2:
@@ -240,8 +239,8 @@ def predict_logs(model: Any, X: Any, *, classes: NDArray[Any]) -> FloatArray:  #
         else:
             raise InvalidArgument(
                 "Expected a model with predict_proba or decision_function, got "
-                f"{type(model).__name__}. Give a function fit(X, y, seed) that returns what "
-                "predicts ln p."
+                f"{type(model).__name__}. Give a function fit(X, y, seed) that returns one of ln "
+                "p."
             )
     known = np.asarray(getattr(model, "classes_", classes[: logs.shape[1]]))
     place = np.searchsorted(classes, known)
@@ -309,8 +308,8 @@ class Unwrapped:
         if not self.held:
             return ()
         return (
-            f"{', '.join(self.held)} fitted to all records and held fixed: what a record changes "
-            "there is not counted.",
+            f"{', '.join(self.held)} fitted to all records and held fixed: a record's effect on "
+            "that is not counted.",
         )
 
 

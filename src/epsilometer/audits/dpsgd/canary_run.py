@@ -34,9 +34,7 @@ METHODS = ("one_run", "one_run_fdp")
 # Where many guesses count, paying for fifteen ranks costs more than a third of the canaries:
 # at half the noise and 2,000 canaries, 1.25-GDP claimed falls in 20 of 20 runs, against 4 of 20.
 _RULES: dict[str, ThresholdRule] = {"one_run": AllRanks(), "one_run_fdp": HoldOut()}
-_NOT_GAUSSIAN = (
-    "Not a valid bound: it assumes a Gaussian trade-off curve, which sampling does not leave."
-)
+_NOT_GAUSSIAN = "Not a valid bound: it assumes a Gaussian trade-off curve, which sampling destroys."
 Views: TypeAlias = dict[str, FloatArray]
 _KINDS = 16  # of steps whose losses are composed in a moment
 _FADING = 0.9  # of a contribution that lingers: the usual momentum
@@ -297,7 +295,7 @@ def measure_steps(
 def _limit_exposure(exposure: FloatArray) -> float:
     """Return the largest exposure of canaries that count: many, as exposed as the claim allows.
 
-    It is chosen by the batches alone, never by observations, so it costs nothing.
+    It is chosen by the batches only, never by observations, so it costs nothing.
     """
     rising = np.sort(exposure[exposure > 0])
     if not rising.size:
@@ -423,7 +421,7 @@ def _pay_for_views(
 ) -> EpsilonLowerBound:
     """Return the best of several views, each of which had its share of the error."""
     if len(views) > 1:
-        looked = f"{len(views)} views shared 1 − confidence ({', '.join(views)}); best was {best}."
+        looked = f"{len(views)} views ({', '.join(views)}) share 1 − confidence; best: {best}."
         caveats = (looked, *caveats)
     return replace(
         bound,

@@ -47,9 +47,8 @@ class GradientGame:
     def __post_init__(self) -> None:
         if self.canary.displaces and not is_displacing(self.training.sampler):
             raise InvalidArgument(
-                f"Expected a canary with displaces=False for {self.training.sampler!r}, whose "
-                "batches take the target beside the others, got displaces=True: it would refute "
-                "an accountant who is right."
+                f"Expected a canary with displaces=False for {self.training.sampler!r}, which adds "
+                "the target to a batch, got displaces=True: it would refute a correct accountant."
             )
 
     def play(self, runs: int, rng: np.random.Generator) -> Mapping[str, Sides]:

@@ -152,9 +152,9 @@ def explain_unproven(target: TargetCanary) -> str:
     if target.adjacency != "add_remove" or not target.displaces or not by_place:
         return ""
     return (
-        "Not a valid bound: a record less moves others from batch to batch, and no pair of "
-        f"datasets is known that does just what {target.adversary} inserts. Take "
-        "adjacency='zero_out', or adversary='target_canary'."
+        "Not a valid bound: removing a record moves others between batches, and no pair of "
+        f"datasets is known with exactly the effect of {target.adversary}. Use "
+        "adjacency='zero_out' or adversary='target_canary'."
     )
 
 
@@ -218,8 +218,7 @@ def describe_gradient_runs(
             views.append(
                 View(
                     name=look,
-                    subject=f"{subject}, single steps, as Poisson-sampled training of unknown "
-                    "noise",
+                    subject=f"{subject}, single steps, as Poisson-sampled with unknown noise",
                     adversary=who,
                     bound=partial(bound, adversary=who),
                     power=power,

@@ -39,8 +39,7 @@ class ModelOnRecords:
         object.__setattr__(self, "file", Path(self.file))
         if self.hidden is not None and self.model != "mlp":
             raise InvalidArgument(
-                f"Expected no hidden with model={self.model!r}, got {self.hidden!r}: only mlp has "
-                "it."
+                f"Expected no hidden with model={self.model!r}, got {self.hidden!r}."
             )
 
     def load(self) -> dict[str, Any]:

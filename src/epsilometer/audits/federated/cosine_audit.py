@@ -43,8 +43,8 @@ from epsilometer.stats.thresholds import Best, Observed
 from epsilometer.types import FloatArray
 
 _GAUSSIAN = (
-    "Holds where noise is Gaussian, and of a level that is not drawn at random: then the mean of "
-    "all cosines has a known law, however unequally often canaries took part."
+    "Holds if the noise is Gaussian and its level is not random: then the mean of all cosines "
+    "has a known distribution, however often each canary took part."
 )
 Noise: TypeAlias = Literal["unknown", "gaussian"]
 _CROWDED = 10  # dimensions per canary below which canaries blur each other
@@ -120,8 +120,8 @@ class Cosines:
             )
         if self.noise == "gaussian" and self.rounds > 1:
             raise InvalidArgument(
-                "Expected noise='gaussian' with rounds=1, whose cosines have a mean of known law, "
-                f"got rounds={self.rounds}."
+                "Expected noise='gaussian' with rounds=1, whose mean cosine has a known "
+                f"distribution, got rounds={self.rounds}."
             )
         for name in ("cosines", "unobserved"):
             if (given := getattr(self, name)) is not None:
@@ -461,8 +461,8 @@ def _show_one_sample(
 def _warn_if_few(fewest: int) -> None:
     if fewest < FEW:
         warn(
-            f"{fewest} canaries are few: below {FEW} the estimate scatters widely and the bound "
-            "proves little. Plant more, they cost little."
+            f"{fewest} canaries are few: below {FEW} the estimate varies widely and the bound is "
+            "weak. Plant more, they cost little."
         )
 
 
@@ -471,14 +471,14 @@ def _word_crowd(count: int, dimension: int, delta: float) -> tuple[str, ...]:
     said = []
     if count * _CROWDED > dimension:
         said.append(
-            f"{count} canaries are many for {dimension} dimensions: they blur each other, and "
-            "their cosines are not quite independent. Plant fewer, or audit a larger model."
+            f"{count} canaries are many for {dimension} dimensions: their cosines are not quite "
+            "independent. Plant fewer, or audit a larger model."
         )
     if count * delta > _SHARED:
         said.append(
-            f"δ·k = {delta * count:.2g} for k = {count} canaries: the bound holds if canaries are "
-            "independent. A mechanism that draws its noise level once per run may expose several "
-            "of them together at this δ, and is then blamed more often. Plant fewer, or choose a "
-            f"δ of {_SHARED / count:.1g} or less."
+            f"δ·k = {delta * count:.2g} for k = {count} canaries: the bound holds if canaries "
+            "are independent. A mechanism that draws its noise level once per run may expose "
+            "several of them together at this δ, and would be refuted too often. Plant fewer, "
+            f"or choose a δ of {_SHARED / count:.1g} or less."
         )
     return tuple(said)

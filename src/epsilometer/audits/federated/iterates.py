@@ -241,8 +241,8 @@ class CanaryCost:
             )
         if self.effects:
             yield (
-                f"What canaries added had {np.mean(self.effects):.0%} of the length of a round's "
-                "change of the weights, mean of rounds with canaries."
+                f"Canaries added {np.mean(self.effects):.0%} of the norm of a round's change of "
+                "the weights, on average over rounds with canaries."
             )
 
 
@@ -364,7 +364,7 @@ class CosineWatch:
         moved: Length of the last change of the weights.
         share: The canaries' share of that change, as a ratio of lengths, if it was requested.
 
-    Guarantees: a vector that comes twice in a row is one iterate; memory grows with rounds only up
+    Guarantees: a vector repeated in a row is one iterate; memory grows with rounds only up
         to ``memory``; whatever is known of a round, the distribution for canaries that took no part
         in it is exact.
     Assumes: a canary that took part did so in the round that ends with the next iterate.

@@ -93,7 +93,6 @@ class FederatedTask:
             return self.folder / name
         if not known:
             raise InvalidArgument(
-                f"Expected --data, the folder of {name}, or {_FOLDER} in the environment, got "
-                "neither."
+                f"Expected --data, the folder of {name}, or the variable {_FOLDER}, got neither."
             )
         return Path(known) / name

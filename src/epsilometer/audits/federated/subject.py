@@ -429,7 +429,7 @@ def _select_counted(summary: IterateSummary, participation: Knowledge) -> NDArra
 def _word_participation(summary: IterateSummary, participation: Knowledge) -> list[str]:
     said = []
     if participation == "unseen":
-        said.append("Who took part was not seen: all canaries count.")
+        said.append("Participation was not observed: all canaries are counted.")
     else:
         some = int(np.sum(summary.took > 0))
         least, most = int(summary.took.min()), int(summary.took.max())
@@ -437,21 +437,22 @@ def _word_participation(summary: IterateSummary, participation: Knowledge) -> li
         often = "once" if least == most == 1 else often
         said.append(f"{some} of {summary.took.size} canaries took part, {often} each.")
     if summary.still:
-        said.append(f"{summary.still} rounds with canaries moved no weight.")
+        said.append(f"Rounds with canaries that changed no weight: {summary.still}.")
     if summary.lost:
-        said.append(f"{summary.lost} times the weights were not finite; seen as nothing.")
+        said.append(f"Weights that were not finite were skipped: {summary.lost}.")
     return said
 
 
 def _word_run(arrays: Arrays) -> tuple[str, ...]:
     said = [
-        f"The final model is right on {right:.1%} of the test data." for right in arrays["accuracy"]
+        f"The final model predicts {right:.1%} of the test data correctly."
+        for right in arrays["accuracy"]
     ]
     lost, members = arrays["lost"].tolist()
     if lost:
         said.append(
             f"{lost} of {members} updates were not finite and were left out: a smaller "
-            "learning_rate of clients would make them fewer."
+            "learning_rate of clients would reduce their number."
         )
     return tuple(said)
 

@@ -81,7 +81,7 @@ def judge_forms(
         caveats.append("These models predict nothing without sampling: no form 'vector'.")
         if not forms:
             raise InvalidArgument(
-                "Expected forms that these models have, got 'vector' alone: they predict nothing "
+                "Expected forms that these models have, got only 'vector': they predict nothing "
                 "without sampling."
             )
     if lost := _word_lost(inside, outside):
@@ -399,7 +399,7 @@ def plan_forms(findings: Sequence[FormFinding], question: Question) -> FormPlan:
         advice.append(
             f"Unclear for {'; '.join(each.form for each in finer)}: "
             + (
-                f"{needed:,} runs with the record, and as many without it, might decide about "
+                f"{needed:,} runs with the record, and as many without, might decide about "
                 f"{first.form}."
                 if needed
                 else "more runs might decide."

@@ -331,8 +331,8 @@ def make_job(subject: Posterior, request: Request) -> PosteriorJob:
     """Return the job of a subject, with its plan."""
     if request.until is not None:
         raise InvalidArgument(
-            f"Expected no until with Posterior, got {request.until!r}: forms are judged when all "
-            "runs are there."
+            f"Expected no until with Posterior, got {request.until!r}: forms are judged after all "
+            "runs."
         )
     _validate.open_unit(delta=request.known_delta)
     request = _fill_claim(request)

@@ -87,7 +87,7 @@ def _audit_control(control: Control, runs: int, stream: np.random.Generator) -> 
     scores = replace(
         control.play(runs, stream),
         title=control.name,
-        adversary="knows all records but whether the target is there",
+        adversary="knows all records except whether the target is included",
     )
     claim = control.claim
     return run_audit(scores, Request(claim=claim, delta=claim.delta, confidence=CONFIDENCE))

@@ -48,7 +48,7 @@ _DRAWS = 6e8  # normal numbers that the game draws by default: some seconds
 _KEPT = 20_000_000  # trials whose scores are kept individually; more are counted at thresholds
 _THRESHOLDS = 400
 _ADVERSARY = (
-    "sees the noisy sum of every step, knows all other records, and chose them to stand out"
+    "sees the noisy sum of every step, and chose all other records so that the target stands out"
 )
 
 

@@ -101,9 +101,7 @@ def run_audit(subject: Step, request: Request) -> Audit:
         subject=title,
         claim=request.claim,
         findings=(check_step(subject, seed=request.seed),),
-        caveats=(
-            "One step on one batch was checked; how batches are drawn and what is booked was not.",
-        ),
+        caveats=("One step on one batch was checked; sampling and accounting were not.",),
         cites=("ville1939",),
         provenance=request.make_provenance(subject),
     )

@@ -126,8 +126,7 @@ class WordChain:
                 self._next.setdefault(word, []).append(after)
         if not self._first:
             raise InvalidArgument(
-                "Expected texts with words that prompts can be made like, got none. Give like=, "
-                "a list of texts."
+                "Expected texts with words for prompts, got none. Give like=, a list of texts."
             )
 
     def draw(self, words: int, rng: np.random.Generator) -> list[str]:
@@ -220,8 +219,8 @@ def _choose_unlikely(
     """Extend every secret by a token that the model finds unlikely there."""
     if model is None:
         raise InvalidArgument(
-            "Expected the model before training for unlikely tokens, got none. Give model=, or "
-            "take kind='rare'."
+            "Expected the model before training for unlikely tokens, got none. Give model= or "
+            "kind='rare'."
         )
     secrets = [""] * len(prompts)
     for _ in range(length):

@@ -86,14 +86,14 @@ class CanaryCounts:
         if missing:
             yield (
                 f"Of {self.counts.size:,} planted of {named}, {missing:,} were in no batch as "
-                "whole texts with a loss on their secret. Reach and power count the others alone."
+                "whole texts with a loss on their secret. Reach and power count only the others."
             )
         elif self.is_short(declared):
             yield f"Planted of {named} were in batches less than half as often as declared."
         elif copies > declared:
             yield (
-                f"Planted of {named} were in batches more often than declared: each is bounded "
-                f"as {copies} records."
+                f"Planted of {named} were in batches more often than declared: each counts as "
+                f"{copies} records."
             )
 
     def _expect_once(self) -> float:

@@ -64,7 +64,7 @@ class Forecast:
                     said += f" ε = {self.claim.epsilon:g} is beyond that: plant more canaries."
                 else:
                     said += (
-                        f" ε = {self.claim.epsilon:g} is refuted 4 times in 5 where the true ε is "
+                        f" ε = {self.claim.epsilon:g} is refuted 4 times in 5 at a true ε of "
                         f"{number(each.power, decimals=1)}."
                     )
             lines.append(said)

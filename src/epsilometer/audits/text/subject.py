@@ -293,7 +293,7 @@ def _take_part(measured: Measured, places: slice) -> Measured:
 def _count_learnt(subject: LanguageModel, places: slice, told: BoolArray) -> tuple[int, int]:
     """Count the planted and held-out canaries that were trained on and have a score.
 
-    Without counts, planted ones were trained on if the user vouches for it.
+    Without counts, planted ones were trained on if the user asserts it.
     """
     included = subject.planted.included[places]
     trained = None if subject.counts is None else subject.counts.trained
@@ -341,21 +341,21 @@ def _list_caveats(
         "adversary who knows all of them but not the coins."
     )
     if not planted.included.any() or planted.included.all():
-        yield "All coins gave the same side, so there is nothing to compare."
+        yield "All coin tosses gave the same result, so there is nothing to compare."
     if len({wanted.kind for wanted in planted.wanted}) < len(planted.wanted):
         yield "Canaries of one kind were planted in several groups."
     yield from _describe_training(subject)
     if _is_unchanged(model, reference):
         yield (
             "The model gives every canary the probabilities of its reference: training did not "
-            "change it, or this is not the trained model, as where its adapter is not loaded."
+            "change it, or this is not the trained model; perhaps its adapter is not loaded."
         )
     used = reference is not None and (subject.scores is None or "reference" in subject.scores)
     for wanted, places in planted.groups:
         if "completion" in names and len(set(model.completions[places])) == 1:
             yield (
-                f"To all prompts of {name_group(wanted)} there was one answer, as of an address "
-                "that refuses: it tells nothing of what the model learned."
+                f"All prompts of {name_group(wanted)} got the same answer, as from a service "
+                "that refuses: it says nothing about what the model learned."
             )
         longest = max((tokens.size for tokens in model.log_probs[places]), default=0)
         if wanted.kind == "new" and longest > wanted.secret_length:
@@ -380,28 +380,27 @@ def _describe_training(subject: LanguageModel) -> Iterator[str]:
     if found is None or found.trained is None:
         unseen = 0 if found is None else found.unlabelled
         yield (
-            f"The model got {unseen:,} rows without labels, so that it is unknown which of their "
-            "tokens had a loss"
+            f"The model got {unseen:,} rows without labels: which of their tokens had a loss is "
+            "unknown"
             if unseen
-            else "It was not watched, or not from the first step on, whether planted texts were "
-            "trained on"
+            else "Training on the planted texts was not watched, or not from the first step"
         ) + (
-            ": trained=True vouches for it, and reach and power rest on that."
+            ": trained=True asserts it, and reach and power rely on that."
             if subject.trained
-            else ". So no claim is cleared: watch it by PrivacyAudit or BatchWatch, or vouch for "
-            "it by trained=True."
+            else ". So no claim can pass: watch training with PrivacyAudit or BatchWatch, or "
+            "assert it with trained=True."
         )
         return
     wrong = int((~planted.included & found.trained).sum())
     if wrong:
         yield (
-            f"{wrong:,} held-out canaries were trained on. Where that is more than a few, the data "
-            "were planted with other coins."
+            f"{wrong:,} held-out canaries were trained on. If these are more than a few, the "
+            "data were planted with other coin tosses."
         )
     if found.joined:
         yield (
-            f"{found.joined:,} rows held several canaries: they join records, so that a claim "
-            "about one record says nothing about a planted text. Train without packing."
+            f"{found.joined:,} rows contained several canaries: they join records, so that a "
+            "claim about one record says nothing about a planted text. Train without packing."
         )
     for wanted, places in planted.groups:
         own = found.take(planted.included, places)

@@ -153,8 +153,8 @@ def measure_view(
     if asked.copies > 1:
         said = (
             *said,
-            f"Every canary was {asked.copies} records: ε of one record is what all its copies "
-            "together allow (group privacy).",
+            f"Every canary is {asked.copies} records: the bound for one record follows from that "
+            "for all copies by group privacy.",
         )
     bound = msgspec.structs.replace(
         own, epsilon=epsilon, delta=asked.delta, caveats=said, valid=own.valid and valid

@@ -215,9 +215,8 @@ def shadow_models(
     own = np.array([name not in audited for name in _name_rows(rows)])
     if own.sum() < _FEWEST:
         raise InvalidArgument(
-            "Expected separate records for shadow models, got "
-            f"{int(own.sum())} that are not among those of the audit. Split the data, or take test "
-            "data."
+            f"Expected separate records for shadow models, got {int(own.sum())} that are not "
+            "among those of the audit. Split the data."
         )
     return [train(rows[own], classes[own], stream) for stream in rng.spawn(models)]
 

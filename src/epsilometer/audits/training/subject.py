@@ -170,9 +170,9 @@ class TrainingJob:
 def _word_nan(lost: IntArray, runs: int) -> str:
     """Return the caveat about runs that diverged, with the record and without it."""
     return (
-        f"{_NAN}{lost[0]} of {runs} runs with the record, {lost[1]} of {runs} without it. "
-        "They count against a refutation. If the record makes training diverge, that is a leak: "
-        "score such runs by a number, or ±inf, and it is seen."
+        f"{_NAN}{lost[0]} of {runs} runs with the record, {lost[1]} of {runs} without it. They "
+        "count against a refutation. If the record makes training diverge, that is a leak: "
+        "score such runs by a number, or ±inf, so that it counts."
     )
 
 

@@ -146,7 +146,7 @@ def _compare_pair(audits: tuple[Audit, Audit], first: Entry, second: Entry) -> C
     elif one is None and other is None:
         told, meaning = _compare_attacks(*audits)
     else:
-        told, meaning = False, "They are audits of different kinds, which say different things."
+        told, meaning = False, "The audits are of different kinds and cannot be compared."
     return Compared(
         first=first, second=second, difference=difference, told_apart=told, meaning=meaning
     )
@@ -160,11 +160,11 @@ def _compare_views(
     if one.computed is not None and other.computed is not None:
         return _compare_computed(one.computed, other.computed)
     if first.epsilon == second.epsilon:
-        said = "Both prove the same."
+        said = "Both prove the same ε."
     elif not (first.valid and second.valid):
         said = "A bound that is not valid proves nothing about the other."
     else:
-        said = "Both are lower bounds: the smaller one does not say that its ε is smaller."
+        said = "Both are lower bounds: a smaller bound does not mean a smaller ε."
     bands = (one.evidence, other.evidence)
     if not all(band.fpr for band in bands):
         return False, f"{said} Without error rates there is nothing more to compare."
@@ -177,10 +177,10 @@ def _compare_views(
             return True, (
                 f"{said} But the attack did better in the {who}: there it has an FPR of at most "
                 f"{point[0]:.3g} with an FNR of at most {point[1]:.3g}, which it has at no "
-                f"threshold in the other ({sure:.3g} confidence). Where settings are the same, "
-                "that is a difference of what was attacked."
+                f"threshold in the other ({sure:.3g} confidence). If the settings are the same, "
+                "what was attacked differs."
             )
-    return False, f"{said} Error rates differ by no more than chance explains."
+    return False, f"{said} Error rates differ by no more than random variation."
 
 
 def find_beyond(band: Evidence, reference: Evidence) -> tuple[float, float] | None:

@@ -134,10 +134,13 @@ class History:
 
 
 def _look(top: Path) -> _Folder:
-    """List all files that may be audits. Links to folders are not followed: some form rings."""
-    found, todo = _Folder(), [""]
+    """List all files that may be audits. Links to folders are not followed: some form rings.
+
+    A run inside another, such as the shadow models of a classifier, is a part of it.
+    """
+    found, todo = _Folder(), [("", False)]
     while todo:
-        inner = todo.pop()
+        inner, is_part = todo.pop()
         try:
             with os.scandir(top / inner) as listed:
                 items = sorted(listed, key=lambda item: item.name)
@@ -146,13 +149,13 @@ def _look(top: Path) -> _Folder:
             continue
         names = {item.name for item in items}
         is_run = "plan.json" in names
-        if is_run and "result.json" not in names:
+        if is_run and not is_part and "result.json" not in names:
             found.unfinished.append(inner or ".")
         for item in items:
             path = f"{inner}/{item.name}" if inner else item.name
             if item.is_dir(follow_symlinks=False):
                 if not item.name.startswith(".") and not (is_run and item.name in _OF_A_RUN):
-                    todo.append(path)
+                    todo.append((path, is_part or is_run))
             elif item.name == "result.json" or (item.name.endswith(".json") and not is_run):
                 _add(found, path, item)
     return found

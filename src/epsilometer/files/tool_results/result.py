@@ -141,7 +141,7 @@ def divide_by_member(name: str, score: Any, member: Any) -> Attack:
     scores, members = take_side(score, name), take_side(member, f"memberships of {name}")
     if scores.shape != members.shape or not np.isin(members, (0, 1)).all():
         raise InvalidArgument(
-            f"Expected a membership of 1 or 0 beside every score of {name!r}, got others."
+            f"Expected a membership of 1 or 0 for every score of {name!r}, got others."
         )
     inside = members == 1
     if inside.all() or not inside.any():
@@ -172,7 +172,7 @@ def check_area(attack: Attack, area: Any = None, *, fpr: Any = None, tpr: Any = 
     reported = float(take_side(np.ravel(area), f"AUC of {attack.name}")[0])
     if not abs(found - reported) <= _ROUNDED:
         raise InvalidArgument(
-            f"Expected scores with the AUC of {reported:.4f} that {attack.name!r} reports beside "
+            f"Expected scores with the AUC of {reported:.4f} that {attack.name!r} reports with "
             f"them, got {found:.4f}. They are of another run, cut off, or of the other sign."
         )
     return attack
@@ -197,8 +197,7 @@ def rank_by_curve(name: str, fpr: Any, tpr: Any, *, inside: int, outside: int) -
         ends = whole.size > 1 and whole[0] == 0 and whole[-1] == total
         if not ends or np.abs(exact - whole).max() > _TOLERANCE or np.any(np.diff(whole) < 0):
             raise InvalidArgument(
-                f"Expected a whole ROC curve of {inside} and {outside} records in {name!r}, got "
-                "another."
+                f"Expected a whole ROC curve of {inside} and {outside} records in {name!r}."
             )
         counts.append(np.diff(whole, prepend=0).astype(np.int64))
     if counts[0].size != counts[1].size:

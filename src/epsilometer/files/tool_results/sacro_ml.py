@@ -72,7 +72,7 @@ def _open_arrays(opened: Opened, instance: Mapping[str, Any]) -> Opened | None:
     if file is None:
         return None
     if not isinstance(file, str) or Path(file).name != file:
-        raise InvalidArgument("Expected arrays_file to name a file beside the report, got a path.")
+        raise InvalidArgument("Expected arrays_file to name a file next to the report, got a path.")
     return opened.open_beside(file)
 
 

@@ -34,7 +34,7 @@ _S = TypeVar("_S", Strategy, OldStrategy)
 _AFTER_EVERY = "Written after every round: a run that ended early looks like a short one."
 _WORKFLOW = (
     "Expected clients to be asked through their proxies, got a workflow that sends its own "
-    "messages: audit the app, by audit_server_app, or under secure aggregation take mode='mod' and "
+    "messages: audit the app by audit_server_app; under secure aggregation, use mode='mod' and "
     "canary_mod."
 )
 _compat = import_first("flwr.compat.common.recorddict_compat", "flwr.common.recorddict_compat")

@@ -54,7 +54,7 @@ _NO_CLIPPING = (
 )
 _CLIENTS_CLIP = "Clients clip: canaries had the norm that clients were sent, not clip_norm."
 _SHORT = "Canaries were shorter than the clipping norm: clients that are clipped leak more."
-_LONG = "Canaries were longer than the clipping norm: whether the server clips was under test."
+_LONG = "Canaries were longer than the clipping norm, which tests whether the server clips."
 _ZERO = "The updates of clients were zero, or there were none: canaries had norm 1."
 _UNWEIGHTED = "Replies of clients have no weighted_by_key: canaries weighed as clients do."
 _DELTAS = (

@@ -48,7 +48,7 @@ def record_run(settings: Settings, call: dict[str, Any]) -> Iterator[Planting]:
             _log.info("epsilometer: resumes the audit in %s", folder)
         planting, ended = (
             Planting(settings, kept),
-            "The app ended with an error; this is what was seen.",
+            "The app ended with an error; this is the result up to then.",
         )
 
         def keep() -> None:
@@ -216,6 +216,6 @@ def _word_run(planting: Planting, ended: str) -> Iterator[str]:
     yield ended
     if planting.strategy is None:
         yield (
-            "Strategy.start was not called, so that the weights after the last round were seen "
-            "only if they crossed the grid."
+            "Strategy.start was not called, so that the weights after the last round were "
+            "observed only if they were sent over the grid."
         )

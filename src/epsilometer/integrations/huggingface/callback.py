@@ -288,8 +288,7 @@ class PrivacyAudit(TrainerCallback):
         tokenizer = self._tokenizer or parts.get("processing_class")
         if tokenizer is None:
             raise InvalidArgument(
-                "Expected a tokenizer, got none. Give tokenizer=, or processing_class= of the "
-                "Trainer."
+                "Expected a tokenizer, got none. Give tokenizer= or processing_class=."
             )
         return CausalModel(
             parts["model"], tokenizer, batch_size=self._batch_size, completions=completions
@@ -314,7 +313,7 @@ def _refuse_frozen_tokens(planted: PlantedTexts, module: Any) -> None:
     if planted.new_tokens and weights and not any(each.requires_grad for each in weights):
         raise InvalidArgument(
             "Expected a trainable output layer for new tokens, got a frozen one. With PEFT: "
-            "LoraConfig(modules_to_save=['lm_head']), by the name of that layer. Or plant "
+            "LoraConfig(modules_to_save=['lm_head']), by that layer's name. Or use "
             "kind='typical'."
         )
 
@@ -344,6 +343,5 @@ def _refuse_published_coins(folder: Path | None, output: Path) -> None:
     if folder is not None and folder.resolve().is_relative_to(output.resolve()):
         raise InvalidArgument(
             "Expected the private folder of canaries outside the output folder, which a Trainer "
-            f"uploads to the Hub, got {str(folder)!r} in {str(output)!r}. Give plant_texts another "
-            "out=."
+            f"uploads to the Hub, got {str(folder)!r} in {str(output)!r}. Give another out=."
         )

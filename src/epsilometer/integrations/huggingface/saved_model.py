@@ -53,8 +53,8 @@ def _load_model(path: Path, *, completions: bool = True) -> CausalModel:
     if wrong := sum(len(found[name]) for name in names):
         raise InvalidArgument(
             f"Expected all weights of a model in {str(path)!r}, found {wrong:,} missing or left "
-            "over: what was trained would not be what is measured. Write it by save_pretrained of "
-            "the model itself."
+            "over: what was trained would not be measured. Write it by the model's "
+            "save_pretrained."
         )
     tokenizer = AutoTokenizer.from_pretrained(path, **more)
     return CausalModel(module, tokenizer, completions=completions)

@@ -30,8 +30,8 @@ SHARE = LEVEL / 8  # of the level, for what is not noise: earlier records, batch
 _OF_SIZES = ("batch sizes", "sizes of steps")
 _AHEAD = 16  # batches that a loader may have read ahead
 _ROUNDING = 0.01  # relative, of sums in bfloat16
-_UNSEEN = "what the loop does with noisy sums is not seen: apply them alone"
-_REPLAY = "no gradient of a single record is at hand: replay() tests it"
+_UNSEEN = "what the loop does with noisy sums is not observed: apply them unchanged"
+_REPLAY = "gradients of single records are not available: replay() tests them"
 
 
 class RunWatch:
@@ -163,7 +163,7 @@ class RunWatch:
         steps, batches = self.steps, len(self._sizes)
         if not steps or not batches:
             return ()
-        expected = "every batch is one step with noise of its own"
+        expected = "every batch is one step with fresh noise"
         seen = f"{batches} batches, {steps} steps"
         apart = abs(batches - steps)
         # A loader may read ahead, and some steps may not be watched, but not this many.
@@ -204,7 +204,7 @@ class RunWatch:
             return (*stated, leave_untested("participation", expected, "no sampling is booked"))
         stated += self._check_sampler()
         if not self._participation.batches:
-            reason = "no batch was seen: go through run.watch_batches(batches)"
+            reason = "no batch was observed: go through run.watch_batches(batches)"
             return (*stated, leave_untested("participation", expected, reason))
         # Batches of one size may be what is booked, and most of those that are cut off have one.
         cut_off = self._known.most is not None and self._known.is_booked(self._booked)

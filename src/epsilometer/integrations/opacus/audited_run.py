@@ -35,8 +35,8 @@ from epsilometer.integrations.opacus.objects import (
 from epsilometer.integrations.opacus.run_watch import SHARE, RunWatch
 
 _STRANGE = (
-    "The loader's sampler is none of torch's or Opacus's own: canaries took part as under Poisson "
-    "sampling, so the sampler was not under test. check() watches it."
+    "The loader's sampler is not one of torch or Opacus: canaries took part as under Poisson "
+    "sampling, so the sampler was not tested. check() tests it."
 )
 _NO_CLAIM = "Opacus reports ε = ∞, as there was a step without noise: this is no claim."
 
@@ -340,12 +340,11 @@ class Audited:
 
     def _caveats(self) -> tuple[str, ...]:
         lines = [
-            "What the canaries added to the summed gradient had "
-            f"{self.noise_share:.3g} times the norm of the noise, mean of all steps."
+            f"The part of the canaries in the summed gradient had {self.noise_share:.3g} times "
+            "the norm of the noise, on average over all steps."
         ]
         if self._canaries.strange:
             lines.append(_STRANGE)
         if self._watch.lost:
-            lost = f"{self._watch.lost} steps had gradients that are not finite; seen as nothing."
-            lines.append(lost)
+            lines.append(f"Steps skipped because gradients were not finite: {self._watch.lost}.")
         return tuple(lines)

@@ -11,7 +11,7 @@ from epsilometer.core.findings import Check
 from epsilometer.integrations.opacus.objects import call_weakly
 
 NAME = "modules that mix records"
-_EXPECTED = "no module computes anything of several records at once"
+_EXPECTED = "no module mixes the records of a batch"
 
 
 class ModuleWatch:

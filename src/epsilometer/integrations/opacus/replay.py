@@ -37,8 +37,8 @@ _ADJUSTED = "noise of neighbouring batches"
 # Factors for the weights, tried if no record reaches the clipping norm.
 _LOUD = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _CAVEAT = (
-    "One batch at these weights was replayed and nothing was trained: how batches are drawn, the "
-    "scale of the noise and what is booked were not checked."
+    "One batch at these weights was replayed and nothing was trained: sampling, the scale of "
+    "the noise and accounting were not checked."
 )
 
 
@@ -158,7 +158,7 @@ def _check_sensitivity(replayer: StepReplayer, *, records: int, seed: int) -> tu
     if not obstacle:
         replayer.jitter = replayer.measure(first, again).value
         if not replayer.jitter <= 0.05:
-            obstacle = "two steps with the same batch and random state differ: noise stays"
+            obstacle = "two steps with the same batch and random state differ: some noise remains"
     if obstacle:
         found = Comparisons(skipped=[obstacle])
         return conclude(REPLACED, found), conclude(REMOVED, found), _skip_processing(obstacle)

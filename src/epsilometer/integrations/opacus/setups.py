@@ -36,8 +36,8 @@ RATE = "sampling rate"
 SETTINGS = "noise and clipping norm"
 _ROUNDING = 1e-5  # relative, of a divisor measured in float32
 _CAVEAT = (
-    "The set-up alone was compared, on datasets of one record more and one less; where neighbours "
-    "have as many records (zeroing out, replacing), n is public, and nothing here is a leak."
+    "Only the set-up was compared, on datasets of one record more and one less. If neighbours "
+    "have equally many records (zeroing out, replacing), n is public: no leak."
 )
 
 
@@ -264,7 +264,7 @@ def _measure_divisor(model: Any, optimizer: Any, compute: Any, batch: Any) -> fl
     if "after" not in norms:
         optimizer.step()
     if len(norms) < 2 or not norms["after"] > 0:
-        raise InvalidArgument("Expected a step that adds noise and hands it on, saw none.")
+        raise InvalidArgument("Expected a step that adds noise and passes it on, saw none.")
     if said == 0:  # fewer records than batches: Opacus then divides by ⌊n·q⌋ = 0
         return 0.0
     found = norms["before"] / norms["after"]
@@ -313,7 +313,7 @@ def _remark_elsewhere(more: Setup, less: Setup) -> Check:
             f"{less.records:,} records: by {less.divisor:g} at {less.rate:.4g}"
         ),
         value=_bound_change(more, less),
-        detail="these sizes are neighbours; those beside yours agree",
+        detail="these sizes are neighbours; those next to yours agree",
         steps=1,
     )
 

@@ -108,7 +108,7 @@ class UpdateWatch:
                 "harmless if no record was used again, which replay tests"
             )
         elif not self._private:
-            seen = "no update was seen"
+            seen = "no update was observed"
         else:
             seen, value = f"all of {self._private:,} updates explained", 0.0
         return Check(

@@ -27,8 +27,7 @@ _MISSING = frozenset({"na", "n/a", "nan", "null", "?"})  # labels that mean a mi
 _FEW = 10  # different numbers of a column that are used as groups directly
 _BINS = 10  # into which naive Bayes bins numbers
 _KNOWN = (
-    "The lists of words in each column are taken as known to everybody: that a word is among them "
-    "does not count as risk."
+    "The lists of words in each column are assumed to be public: their words do not count as risk."
 )
 
 
@@ -366,7 +365,7 @@ def _read_features(table: Table) -> Table:
             )
         if (why := recognise_names(column)) is not None:
             notes.append(
-                f"{column.name!r} {why}: drop it with --drop {column.name}, if it names or numbers "
+                f"{column.name!r} {why}: drop it with --drop {column.name}, if it identifies "
                 "people."
             )
     return Table(tuple(columns), tuple(notes))

@@ -288,8 +288,7 @@ class FittedTable(TableModel):
         if self.recipe is None:
             if self.group:
                 raise InvalidArgument(
-                    "Expected a recipe with groups: without one no risk of single records is "
-                    "measured."
+                    "Expected a recipe with groups: without one no record's risk is measured."
                 )
             return {**common, "model": model, "member": member}
         return {**common, **self._load_recipe(model, table, features, y, member)}

@@ -90,7 +90,7 @@ def _comes_after(inner: Module, loop: ast.AST, module: Module, call: ast.AST) ->
 def _is_read(module: Module, call: Call) -> bool:
     """Tell whether something but ``len`` reads the loader that an engine returned.
 
-    What is returned, kept whole or kept as an attribute is taken to be read.
+    What is returned, kept whole or kept as an attribute is assumed to be read.
     """
     match module.parents.get(id(call.node)):
         case ast.Assign(targets=[ast.Tuple(elts=[*_, last])]):
@@ -147,7 +147,7 @@ def _find_framework_drop(programs: Programs, roles: Roles, call: Call) -> str:
             if trainer is not None and not any(
                 project.find_method(module, around, name) for name in trainer.makes
             ):
-                return f"{base[1]} makes its own loader; the private one is not handed to it."
+                return f"{base[1]} makes its own loader and does not get the private one."
             if base in catalogue.modules and not roles.coins:
                 return "Lightning takes its batches from train_dataloader(), not from this loader."
     own = module.find_scope(call.node)
@@ -156,8 +156,8 @@ def _find_framework_drop(programs: Programs, roles: Roles, call: Call) -> str:
         if not training.overridden and together:
             where = module.point_at(training.call.node)
             return (
-                f"{training.call.method} ({where}) makes its own loader; the private one is not "
-                "handed to it."
+                f"{training.call.method} ({where}) makes its own loader and does not get the "
+                "private one."
             )
     return ""
 

@@ -60,7 +60,7 @@ class Feeding:
 def identify(value: Value) -> tuple[int, str]:
     """Return what tells whether two values begin at the same place.
 
-    Names that nothing is known of are the same if they are spelled the same in one module.
+    Unknown names are the same if they are spelled the same in one module.
     """
     if isinstance(value.node, ast.Name):
         return id(value.module), value.node.id

@@ -78,18 +78,18 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
             "a bet pays 1 + λ·X(ε) per pair, X(ε) = 1[inside ≥ τ] − e^ε·1[outside ≥ τ] − δ or "
             "its mirror image; or A(1[inside ≥ τ])·B(1[outside ≥ τ]), the probability under rates "
             "(p₁, q₁) divided by that under the nearest (p₀, q₀) that (ε, δ)-DP allows",
-            "W(ε) = mean over τ and a fixed grid of λ and of (p₁, q₁) of the product of payoffs, "
-            "over all pairs since τ was placed: what a bettor who began with 1 owns",
+            "W(ε) = mean over τ and a fixed grid of λ and of (p₁, q₁) of the product of "
+            "payoffs, over all pairs since τ was placed: the wealth of a bettor who began with 1",
             f"ε is the largest with W(ε') ≥ 1/α for all ε' ≤ ε, at this or an earlier look{last}",
         ),
         holds=(
             "If (ε, δ)-DP holds, X(ε) has mean at most 0. The rates that it allows form a convex "
             "region; (p₀, q₀) is nearest, so A(p) + B(q) ≤ 2 for all (p, q) in it, and the mean "
             "payoff is A(p)·B(q) ≤ 1. That uses both directions of the definition at once.",
-            "Who bets on what has mean at most 1 ever owns 1/α with chance at most α (Ville 1939), "
-            "however often he looks and whenever he stops. All thresholds and bets share one "
-            "wealth, so none is paid for apart; a threshold is placed before the pairs that are "
-            "bet on there.",
+            "A bettor whose payoffs have mean at most 1 reaches 1/α with probability at most α "
+            "(Ville 1939), however often they look and whenever they stop. All thresholds and "
+            "bets share one wealth, so none costs extra; a threshold is placed before the pairs "
+            "it is used on.",
         ),
     )
 
@@ -102,6 +102,6 @@ METHOD = Method(
     guarantees="No bound of the sequence ever exceeds the true ε, in all but 1 − confidence of "
     "audits, whenever they are stopped.",
     assumes="Pairs of runs, one inside and one outside, in the order they arrived; all runs are "
-    "independent, also the two of a pair. Scores beyond the shorter side are not used.",
+    "independent, also in a pair. Scores beyond the shorter side are not used.",
     cites=CITES,
 )

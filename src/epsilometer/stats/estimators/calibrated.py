@@ -168,11 +168,11 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
             last,
         ),
         holds=(
-            "Whatever the attack and the law of the scores, outside ranks are those of uniform "
-            "numbers, and both directions of (ε, δ)-DP keep inside ones from standing higher than "
-            "V. So some look happens with chance p(ε) at most. All looks are one event, whose "
-            "chance is computed: nothing is paid for choosing among them. The random order of "
-            "equal scores is drawn from the seed and does not know who was in.",
+            "Whatever the attack and the distribution of the scores, outside ranks are those of "
+            "uniform numbers, and both directions of (ε, δ)-DP keep inside ones from ranking "
+            "above V. So the probability that some look happens is at most p(ε). All looks are "
+            "one event, whose probability is computed, so choosing among them costs nothing. "
+            "Equal scores are ordered at random by the seed, independently of who was in.",
         ),
     )
 
@@ -182,8 +182,8 @@ METHOD = Method(
     derive=_derive,
     rules=(AllRanks,),
     exact=True,
-    guarantees="The bound exceeds the true ε in at most 1 − confidence of audits, for any attack; "
-    "of its statistic no larger bound is valid.",
+    guarantees="The bound exceeds the true ε in at most 1 − confidence of audits, for any "
+    "attack; no larger bound from its statistic is valid.",
     assumes="Runs are independent; those without the record are identically distributed.",
     cites=("kairouz2015", "wilks1941", "paulson1942"),
 )

@@ -98,6 +98,6 @@ METHOD = Method(
     exact=True,
     guarantees="Exceeds the true ε in at most 1 − confidence of audits of a Gaussian mechanism.",
     assumes="Independent runs, and a trade-off curve that is Gaussian: full-batch DP-SGD or a "
-    "Gaussian sum seen whole. For other mechanisms the number can be far too large.",
+    "published Gaussian sum. For other mechanisms the number can be far too large.",
     cites=("nasr2023", "dong2022", "balle2018", "mann1947", "clopper1934"),
 )

@@ -67,16 +67,16 @@ class Guesses:
 
 _PAID = MappingProxyType(
     {
-        "Fixed": "Every canary was guessed by a threshold fixed beforehand: nothing is paid.",
-        "HoldOut": "The way of guessing was chosen on a part of the canaries, drawn without "
-        "regard to who was in, which the bound then never sees: nothing more is paid.",
-        "RankGrid": "The guesser sees scores but not coins, so thresholds may stand at ranks of "
-        "all scores at no cost. The ways of guessing that were tried (the top k, the bottom k, or "
-        "both) share α = 1 − confidence.",
-        "Bonferroni": "Every way of guessing was tried, and α = 1 − confidence was divided by "
-        "their number.",
-        "Best": "Nobody paid for the choice: the best of all ways of guessing was taken. The "
-        "number exceeds the true ε more often than it says.",
+        "Fixed": "Every canary was guessed by a threshold fixed beforehand, which costs nothing.",
+        "HoldOut": "The way of guessing was chosen on a part of the canaries, drawn "
+        "independently of who was in; the bound does not use that part, so the "
+        "choice costs nothing more.",
+        "RankGrid": "The guesser sees scores but not coin tosses, so thresholds at ranks of all "
+        "scores cost nothing. The ways of guessing that were tried (the top k, the "
+        "bottom k, or both) share α = 1 − confidence.",
+        "Bonferroni": "Every way of guessing was tried, and they share α = 1 − confidence.",
+        "Best": "The choice was not accounted for: the best of all ways of guessing was used. "
+        "The number exceeds the true ε more often than its confidence says.",
     }
 )
 Refutes: TypeAlias = Callable[[Guesses, FloatArray, FloatArray], NDArray[np.bool_]]
@@ -220,9 +220,9 @@ def count_guesses(bound: EpsilonLowerBound) -> tuple[str, ...]:
         what = "pairs of canaries, one of each in by a fair coin"
         side = f"the higher score was in, where both differ by {shown(bound.threshold)} or more"
     return (
-        f"Of {count(every)} {what}, {count(made)} were "
-        f"guessed ({side}), and {count(has['guesses right'])} of the guesses were right; of the "
-        f"other {count(every - made)} nothing was said.",
+        f"Of {count(every)} {what}, {count(made)} were guessed ({side}), and "
+        f"{count(has['guesses right'])} of the guesses were right; no guess was made for the "
+        f"other {count(every - made)}.",
     )
 
 

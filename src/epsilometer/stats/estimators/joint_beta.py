@@ -89,14 +89,14 @@ def _derive(bound: EpsilonLowerBound) -> Derivation:
     return Derivation(
         counted=count_errors_at(bound),
         formula=(
-            f"{laws}: what Jeffreys' prior and the counts say of the rates",
+            f"{laws}: the posterior of the rates under Jeffreys' prior",
             "P(ε) = Pr[1 − FNR ≤ e^ε·FPR + δ, 1 − FPR ≤ e^ε·FNR + δ, and both of the opposite "
             "attack]: the mass of the rates that (ε, δ)-DP allows",
             f"ε is where it reaches α′{mass}",
         ),
         holds=(
-            "Nothing is said of how often it errs: its α is a share of belief under a prior, not "
-            "of audits.",
+            "It does not say how often the bound errs: its α is a posterior probability under a "
+            "prior, not a fraction of audits.",
             paid(bound),
         ),
     )

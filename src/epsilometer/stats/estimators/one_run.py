@@ -133,8 +133,8 @@ def _is_lost_to_delta(game: Game, alpha: float, right: IntArray, epsilon: float)
 
 def _remark(lost: float) -> tuple[str, ...]:
     caveat = (
-        f"mδ = {lost:.3g} swallows more than half of the bound: take a smaller δ, fewer canaries, "
-        "or the rule HoldOut(), which makes one look only."
+        f"mδ = {lost:.3g} takes away more than half of the bound: use a smaller δ, fewer "
+        "canaries, or the rule HoldOut(), which makes one look only."
     )
     warn(caveat)
     return (caveat,)
@@ -172,7 +172,7 @@ def p_value(
 
 
 def _refutes(delta: float) -> Refutes:
-    """Whether the p-value is at most the level; its dear part is spared where the rest decides."""
+    """Whether the p-value is at most the level; its costly part is computed only if needed."""
 
     def refutes(ways: Guesses, epsilon: FloatArray, levels: FloatArray) -> NDArray[np.bool_]:
         made, correct = ways.made, ways.correct
@@ -242,9 +242,9 @@ def _derive_at_all_ranks(bound: EpsilonLowerBound) -> Derivation:
             *last,
         ),
         holds=(
-            "The guesser sees scores but not coins, so looks may stand at ranks of all scores at "
-            "no cost. All looks are one event, whose chance is computed: nothing is paid for "
-            "choosing among them. Equal scores are ordered at random, by the seed.",
+            "The guesser sees scores but not coin tosses, so looks at ranks of all scores cost "
+            "nothing. All looks are one event, whose probability is computed, so choosing among "
+            "them costs nothing. Equal scores are ordered at random, by the seed.",
         ),
     )
 
@@ -256,8 +256,8 @@ METHOD = Method(
     rules=(AllRanks, *RULES),
     exact=True,
     guarantees="The bound exceeds the true ε in at most 1 − confidence of runs, for any attack.",
-    assumes="One run, whose canaries were put in as their design says: each by its own coin; one "
-    "of each pair by a fair coin; or a fixed number, drawn at random.",
+    assumes="One run, whose canaries were included as their design says: each by its own coin "
+    "toss; one of each pair by a fair coin toss; or a fixed number, drawn at random.",
     cites=("steinke2023",),
     designs=CANARIES,
 )

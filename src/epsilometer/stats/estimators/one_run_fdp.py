@@ -239,8 +239,8 @@ METHOD = Method(
     rules=RULES,
     exact=True,
     guarantees="Exceeds the true ε in at most 1 − confidence of runs of a Gaussian mechanism.",
-    assumes="One run; every canary was put in or left out by its own fair coin; the mechanism's "
-    "trade-off curve for each canary is Gaussian. For other mechanisms it can be too large.",
+    assumes="One run; every canary was included by its own fair coin toss; the trade-off curve "
+    "for each canary is Gaussian. For other mechanisms it can be too large.",
     cites=("mahloujifar2024", "dong2022", "balle2018"),
     designs=("coins",),
     choose_rule=_choose_rule,

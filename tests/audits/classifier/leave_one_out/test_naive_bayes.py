@@ -199,7 +199,7 @@ def test_the_only_record_with_the_highest_value() -> None:
         refitted_logs(CategoricalNB(), X, y, [4])
     model = fitted(CategoricalNB(), X, y)
     agree(model.own(np.array([4])), refitted_logs(CategoricalNB(min_categories=3), X, y, [4]))
-    assert "In 1 columns one record alone has the highest value" in model.caveats[0]
+    assert "Columns in which a single record has the highest value: 1." in model.caveats[0]
     assert fitted(CategoricalNB(min_categories=4), X, y).caveats == ()
 
 

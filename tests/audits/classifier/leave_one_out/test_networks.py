@@ -65,7 +65,7 @@ def test_given_weights_are_where_training_begins() -> None:
         wanted = model.module(torch.from_numpy(X).float()).softmax(-1)
     np.testing.assert_allclose(model.predict_proba(X), wanted, rtol=1e-5)
     result = pdtp(network(initial="given"), X, Y, records=FEW, engine=HERE)
-    assert any("First weights are those of the module" in caveat for caveat in result.caveats)
+    assert any("All models start from the module's weights" in caveat for caveat in result.caveats)
 
 
 def test_all_at_once_is_as_one_by_one() -> None:

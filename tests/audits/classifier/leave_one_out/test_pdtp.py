@@ -53,7 +53,7 @@ def test_the_maximum_over_all_rows_is_another_number(name: str, estimator: Any) 
     own = pdtp(estimator, case["X"], case["y"])
     assert (found.values >= own.values - TIGHT).all()
     assert (found.binned >= own.binned).all()
-    assert "a lower bound of DTP" in found.caveats[0]
+    assert "a lower bound on DTP" in found.caveats[0]
     at = estimator.fit(case["X"], case["y"]).predict_log_proba(case["X"])[found.query]
     np.testing.assert_allclose(found.full, at, rtol=TIGHT, atol=TIGHT)
 
@@ -103,12 +103,12 @@ def test_infinite_values_are_explained() -> None:
     assert np.isinf(found.values).tolist() == [False, False, False, True]
     assert found.binned[3] < 5.3
     assert found.caveats == (
-        "1 record is infinite: the last of its class, which without it has probability 0.",
+        "1 record is infinite: the last of its class, which has probability 0 without it.",
     )
     bare = pdtp(CategoricalNB(alpha=0.0), X, y)
     assert any("no prediction there (0/0)" in text for text in bare.caveats)
     X, y = np.array([[0], [0], [1], [0], [1], [1]]), np.array([0, 0, 0, 1, 1, 1])
-    assert "impossible" in pdtp(CategoricalNB(alpha=0.0), X, y).caveats[0]
+    assert "under only one" in pdtp(CategoricalNB(alpha=0.0), X, y).caveats[0]
 
 
 def test_over_one_by_an_edge_alone() -> None:
@@ -204,7 +204,7 @@ def test_bad_input(y: Any, options: Any, words: str) -> None:
 
 
 def test_a_model_without_answers() -> None:
-    with pytest.raises(InvalidArgument, match="nan at 3 of 3 records"):
+    with pytest.raises(InvalidArgument, match="nan at 3 of 3 training records"):
         pdtp(GaussianNB(var_smoothing=0.0), [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [0, 1, 1])
 
 

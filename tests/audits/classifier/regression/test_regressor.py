@@ -226,7 +226,7 @@ def test_noise_hides_what_residuals_show() -> None:
     assert second < 0.2
     assert quiet.one(PredictionChange).exposed == 0
     assert quiet.one(PredictionChange).unit == "the standard deviation of the API's noise"
-    assert any("asks k times" in caveat for caveat in quiet.caveats)
+    assert any("averaging k answers" in caveat for caveat in quiet.caveats)
 
 
 def test_units_are_the_rounding_where_it_is_stated() -> None:

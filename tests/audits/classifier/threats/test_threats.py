@@ -178,7 +178,7 @@ def test_structure_singles_out_by_leaves_and_answers() -> None:
     assert full.value > 0.2
     assert pipe.value == full.value
     assert wide.value == line.value == 0
-    assert "singles out nobody" in line.note
+    assert "does not single anyone out" in line.note
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_the_rule_decides_by_threats() -> None:
     found = em.audit(subject, engine=HERE)
     assert found.verdict == judge.DO_NOT_RELEASE
     (rule,) = found.find(RuleFinding)
-    assert "A hidden sex is guessed rightly of" in rule.finding
+    assert "A hidden sex is guessed correctly for" in rule.finding
     assert [each.threat for each in found.find(ThreatFinding)] == ["attribute", "structure"]
 
 

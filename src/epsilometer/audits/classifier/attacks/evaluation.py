@@ -25,8 +25,8 @@ DELTA = 1e-6  # default δ of bounds
 _ALARM = 0.005  # one-sided chance that a target like its shadows is called unlike them
 _CLEAREST = 0.005  # centre of the lowest bin of 0.01: smaller p cannot be distinguished
 _NO_COINS = (
-    "Not a valid bound: it needs every record to have been put in or left out by its own fair "
-    "coin, which is not known of this target."
+    "Not a valid bound: it requires that every record was included by its own fair coin toss, "
+    "which is not known for this model."
 )
 
 
@@ -171,8 +171,8 @@ def evaluate(
         bound=bound_one_run(scores, member, coins=coins, delta=delta, confidence=confidence),
         confidence=confidence,
         caveats=tuple(
-            f"With {parts.n_out:,} records outside, an FPR of {rate:g} is below one of them: "
-            "the rate there is that of no false positives at all."
+            f"With {parts.n_out:,} records outside, an FPR of {rate:g} is less than one record: "
+            "the TPR shown is that without any false positive."
             for rate in fpr
             if rate * parts.n_out < 1
         ),
@@ -264,7 +264,7 @@ def find_mismatch(pool: ShadowPool, target: int | ArrayLike, member: ArrayLike) 
     was_in = _read_member(member, pool.records)
     shadows, _ = pool.against(target)
     if shadows.models < 3:
-        return ("Too few shadows to say whether the target is like them: train some more.",)
+        return ("Too few shadow models to compare the target with: train more.",)
     if isinstance(target, (int, np.integer)):
         train, test = float(pool.train_accuracy[target]), float(pool.test_accuracy[target])
     else:
@@ -286,9 +286,9 @@ def find_mismatch(pool: ShadowPool, target: int | ArrayLike, member: ArrayLike) 
         low, high = membership.predict_next(others, alpha=_ALARM, resolution=resolution)
         if not low <= value <= high:
             said.append(
-                f"The target's {what} is {value:.3f}, that of a model trained as the shadows were "
-                f"lies between {low:.3f} and {high:.3f}: the target was trained in another way, "
-                "and the attacks may be weaker than they could be."
+                f"The target's {what} is {value:.3f}; for models trained like the shadow models "
+                f"it is between {low:.3f} and {high:.3f}. The target was trained differently, so "
+                "the attacks may be weaker than possible."
             )
     inside = int(was_in.sum())
     if not 0.8 * sizes.min() <= inside <= 1.25 * sizes.max():
@@ -339,8 +339,8 @@ def pool_pdtp(pool: ShadowPool, *, rng: np.random.Generator) -> PoolRisk:
         values=values,
         floor=floor,
         caveats=(
-            f"An estimate from {pool.models} models of half the records each, not the risk of one "
-            "record leaving all of them.",
+            f"An estimate from {pool.models} models trained on half of the records each, not the "
+            "effect of removing one record from all of them.",
         ),
     )
 

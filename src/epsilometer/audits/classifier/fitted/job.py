@@ -34,13 +34,10 @@ from epsilometer.types import IntArray
 
 SUBJECTS = (FittedClassifier,)
 _LOSSES = (
-    "its losses alone were attacked: no recipe is known, and attacks with reference models, which "
-    "are trained as it was, find more people."
+    "only its losses were attacked: without a recipe no reference models can be trained, and "
+    "attacks with them find more people."
 )
-_NOT_TRIED = (
-    "What can be computed from the parameters of the model file was not tried: no estimator is "
-    "known that has them."
-)
+_NOT_TRIED = "Whether records follow from the file's parameters was not tested: unknown estimator."
 
 
 def run_audit(subject: FittedClassifier, request: Request) -> Audit:
@@ -101,7 +98,7 @@ class FittedJob:
             for name, part in found.items()
             if name == "attacks"
         ]
-        how = "attacked by its losses alone" if attacks else "not attacked"
+        how = "attacked by its losses only" if attacks else "not attacked"
         audit = Audit(
             subject=f"{task.subject.title or type(task.subject.model).__name__}, {how}",
             claim=None,
@@ -167,18 +164,18 @@ class FittedJob:
     def _list_caveats(self, measured: Measured) -> Iterator[str]:
         inside, n = measured.of, self.task.member.size
         yield (
-            "No recipe of the model is known: it was attacked by its losses alone, without "
+            "No recipe of the model is known: it was attacked by its losses only, without "
             "reference models, and no record was left out of it."
         )
         if measured.attacks:
             yield (
-                f"Attacked was the model itself, trained on {inside:,} of these {n:,} records. "
-                "Limits hold for records like these, drawn one by one from the same population."
+                f"The model itself was attacked, which was trained on {inside:,} of these {n:,} "
+                "records. Limits hold for records drawn independently from the same population."
             )
         else:
             yield (
-                "All records are taken for records that the model was trained on. Attacks need "
-                "others too: say which were in by member, --member COLUMN."
+                "All records are assumed to be training records. Attacks also need records "
+                "outside: name the training records by member or --member COLUMN."
             )
         yield from (leak.finding for leak in measured.leaks or () if leak.kind == "statistics")
 
@@ -186,8 +183,8 @@ class FittedJob:
 def _advise(audit: Audit) -> Iterator[str]:
     if audit.verdict == judge.DO_NOT_RELEASE:
         yield (
-            "Do not give the model to others. What would help is measured where the recipe is "
-            "known: --recipe own, or Classifier(fitted=…)."
+            "Do not publish the model. Remedies can only be measured if the recipe is known: "
+            "--recipe own, or Classifier(fitted=…)."
         )
     else:
         yield (

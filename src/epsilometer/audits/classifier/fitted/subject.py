@@ -139,8 +139,7 @@ class FittedTask:
     def __init__(self, subject: FittedClassifier, request: Request) -> None:
         if request.claim is not None:
             raise InvalidArgument(
-                "Expected no claim for FittedClassifier: its rules decide whether it may be "
-                "released."
+                "Expected no claim for FittedClassifier: its rules decide about its release."
             )
         if request.until is not None:
             raise InvalidArgument(
@@ -192,7 +191,7 @@ def predict_shown(
     *,
     labels: bool,
 ) -> FloatArray:
-    """Return ln p of a fitted model for every record; for labels alone, 0 and −inf.
+    """Return ln p of a fitted model for every record; for labels only, 0 and −inf.
 
     Raises:
         InvalidArgument: The model does not take these records.

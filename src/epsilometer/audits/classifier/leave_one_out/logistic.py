@@ -268,7 +268,7 @@ class MappedLogistic(MappedModel):
     """Logistic regression behind a map: Newton steps in each record's own columns.
 
     Second derivatives over the map's fixed columns, at the minimiser with all records, give each
-    record's Hessian there; gradients are exact. Where steps diverge, the problem is solved from the start.
+    record's Hessian there; gradients are exact. Where steps diverge, it is solved again.
     """
 
     plain: LogisticMinimiser

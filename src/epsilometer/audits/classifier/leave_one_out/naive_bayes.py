@@ -345,8 +345,8 @@ class CategoricalModel(CountModel):
         alone = int(np.count_nonzero(highest == 1))
         if alone:
             self.caveats = (
-                f"In {alone} columns one record alone has the highest value: the number of values "
-                "is held at that of all records when it is taken out, as by min_categories.",
+                f"Columns in which a single record has the highest value: {alone}. When it is "
+                "left out, the number of categories is kept, as by min_categories.",
             )
 
     def encode(self, X: Any) -> Any:  # noqa: N803

@@ -27,8 +27,8 @@ class NearestLabels(Removable):
     """
 
     caveats = (
-        "Ties at the k-th neighbour are broken alike with the record and without it; a refit may "
-        "break them otherwise.",
+        "Ties at the k-th neighbour are broken in the same way with and without the record; a "
+        "refit may break them differently.",
     )
 
     def __init__(self, estimator: Any, X: Any, y: Any) -> None:  # noqa: N803

@@ -177,7 +177,7 @@ class Networks(Fits):
         # An embedding takes indices of words
         words = any(type(part).__name__ == "Embedding" for part in how.module.modules())
         features = _read_array(X, whole=words)
-        given = "First weights are those of the module: the floor is of other batches alone."
+        given = "All models start from the module's weights: a seed changes only the batches."
         return cls(
             how=how,
             features=features,

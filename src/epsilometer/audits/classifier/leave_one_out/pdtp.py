@@ -169,8 +169,7 @@ def pdtp(
         if silent.any():
             raise InvalidArgument(
                 f"Expected probabilities from {type(comparison.estimator).__name__}, got nan at "
-                f"{silent.sum()} of {silent.size} records it was trained on. More smoothing may "
-                "help."
+                f"{silent.sum()} of {silent.size} training records. More smoothing may help."
             )
     values, binned = changes(full, without)
     return Pdtp(
@@ -224,7 +223,7 @@ def dtp_over(
         worst = list(comparison.find_worst(comparison.model, full, at))
     values, binned, query = (np.array([each[i] for each in worst]) for i in range(3))
     without = np.stack([each[3] for each in worst])
-    noted = f"Over {len(full):,} queries: a lower bound of DTP, which has all there could be."
+    noted = f"Over {len(full):,} queries: a lower bound on DTP, the maximum over all queries."
     return DtpOver(
         floor=floor,
         full=full[query],
@@ -386,11 +385,11 @@ class _Comparison:
         last = infinite & (np.bincount(self.codes)[self.codes[self.records]] == 1)
         silent = infinite & np.isnan(without).any(axis=1)
         reasons = (
-            (last, "the last of its class, which without it has probability 0."),
+            (last, "the last of its class, which has probability 0 without it."),
             (silent, "without it the model has no prediction there (0/0)."),
             (
                 infinite & ~last & ~silent,
-                "one of the two models holds a class to be impossible that the other does not.",
+                "a class has probability 0 under only one of the two models.",
             ),
         )
         for which, reason in reasons:

@@ -42,9 +42,9 @@ _SHORT = 1.0  # seconds of a fit that may be timed twice
 _UNITS, _MOST = 64, 50  # number of units to aim for, and largest number of records in one
 _LONGEST = 160  # characters of a warning
 _DRAWS = (
-    "Training is random. Both fits have the same seed, but what is drawn for one record fewer (the "
-    "order of batches, bootstrap samples) may fall otherwise and is then part of the value: "
-    "compare with the floor."
+    "Training is random. Both fits use the same seed, but with one record fewer the draws "
+    "(order of batches, bootstrap samples) may differ and are then part of the value: compare "
+    "it with that of another seed alone."
 )
 
 
@@ -330,8 +330,8 @@ def _list_caveats(fits: Fits, first: Arrays, others: Sequence[Arrays]) -> tuple[
     caveats = [] if np.array_equal(first["full"], first["null"]) else list(fits.caveats)
     if not np.array_equal(first["full"], first["again"]):
         caveats.append(
-            "Training with the same seed twice gave two models: it has randomness of its own, "
-            "which is part of every value. Compare with the floor."
+            "Training twice with the same seed gave two different models: further randomness is "
+            "part of every value. Compare with another seed alone."
         )
     # By kind alone: the text of a warning may contain a label or a cell.
     heard = Counter(

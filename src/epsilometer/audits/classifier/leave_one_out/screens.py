@@ -118,7 +118,7 @@ class _SameSeed:
 class _Surrogate:
     """A logistic regression on standardised columns, as a surrogate for any model.
 
-    Its curvature is taken to be the same for all classes, Σ w x xᵀ + 2 I with w = 1 − Σ p². That is
+    Its curvature is assumed to be equal for all classes, Σ w x xᵀ + 2 I with w = 1 − Σ p². That is
     exact for two classes, whose weights are each other's negatives, and approximate for more.
 
     Attributes:

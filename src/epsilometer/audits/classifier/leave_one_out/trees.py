@@ -303,8 +303,8 @@ class FixedLeaves(_Leaves):
     """Leaves of one tree, and all nodes above them."""
 
     caveats = (
-        "The tree's structure was held fixed: only leaf counts move with a record. A decision tree "
-        "trained again may also split elsewhere.",
+        "The tree's structure was held fixed: only leaf counts change with a record. Retraining "
+        "may also change the splits.",
     )
 
     def remove(self, label: int, records: IntArray, at: Any) -> FloatArray:

@@ -152,19 +152,18 @@ class RegressorResults(PublishedResults):
         caveats = [*subject.caveats, *left, *self._describe_groups()]
         if self.task.targets.times is not None:
             caveats.append(
-                "Predictions of this survival model are the hazards that records have gathered "
-                "when their times end; residuals are martingale residuals."
+                "Predictions of this survival model are cumulative hazards at the time of each "
+                "record; residuals are martingale residuals."
             )
         caveats += [leak.finding for leak in self.leaks or () if leak.kind == "statistics"]
         if subject.noise is not None:
             caveats.append(
-                "Every answer has its own noise: someone who asks k times averages it out and sees "
-                "changes √k times as clearly."
+                "Every answer has fresh noise: averaging k answers reduces it by a factor of √k."
             )
         if "attacks" in self.found:
             inside, outside = self.found["attacks"]["errors"].tolist()
             caveats.append(
-                f"Attacks were made on {len(self.found['attacks']['member'])} models trained on "
+                f"Attacks were run on {len(self.found['attacks']['member'])} models trained on "
                 f"halves of the records, whose mean error is {inside:.3g} on records they were "
                 f"trained on and {outside:.3g} on the others. Limits hold for records like these."
             )
@@ -175,17 +174,17 @@ class RegressorResults(PublishedResults):
         if change is not None and change.exposed:
             yield (
                 f"Look up the riskiest records: {RECORDS} in the run directory lists their rows. "
-                "They may stand out because of a mistake in the data."
+                "They may be mistakes in the data."
             )
         if result.verdict == judge.DO_NOT_RELEASE and self.task.subject.published_as == "file":
             yield (
-                "Audit an API instead of the file, with noise; rounding is enough where the model "
-                "is not linear."
+                "Audit an API instead of the file, with noise; rounding suffices if the model is "
+                "not linear."
             )
         if result.verdict == judge.CANNOT_TELL:
             yield "To decide, measure more: all records, more shadow models, more data."
         if result.verdict == judge.RELEASE:
             yield (
-                "Publish what was audited: this model, trained on these records in this way. After "
-                "any change, audit again."
+                "Publish what was audited: this model, trained on these records. After any "
+                "change, audit again."
             )

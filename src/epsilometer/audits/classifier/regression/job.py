@@ -38,7 +38,7 @@ from epsilometer.types import FloatArray
 
 SUBJECTS = (Regressor,)
 _SHOWN = 9  # number of the random stream of an API's noise
-_NOT_TRIED = "Whether records follow from the mean of many answers was not tried."
+_NOT_TRIED = "Whether records follow from the mean of many answers was not tested."
 
 
 def run_audit(subject: Regressor, request: Request) -> Audit:

@@ -162,8 +162,8 @@ class _Refits(Fits):
 
     path = "refits"
     caveats = (
-        "Training is random. Both fits have the same seed, but what is drawn for one record fewer "
-        "may fall otherwise and is then part of the value: compare with the floor.",
+        "Training is random. Both fits use the same seed, but with one record fewer the draws "
+        "may differ and are then part of the value: compare it with that of another seed alone.",
     )
 
     def __init__(self, fit: FitRegressor, seed: int) -> None:

@@ -121,7 +121,7 @@ def guess_attribute(asked: Asked, question: str, hidden: Hidden, prior: FloatArr
     If models do not memorise records, guesses are right equally often about members and others.
 
     Args:
-        asked: Models' answers with each value in place of the hidden one.
+        asked: Models' answers with each value instead of the hidden one.
         question: Key of these answers.
         hidden: The hidden column.
         prior: ln of each value's prior probability, shape ``(records, values)``.

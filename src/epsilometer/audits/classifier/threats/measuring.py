@@ -151,7 +151,7 @@ def list_threats(found: Mapping[str, NDArray[Any]], threats: Sequence[str]) -> t
             note = f"{few:,.0f} of {of:,.0f} records share their answer or leaf with fewer than "
             note += f"{SMALLEST - 1} others."
             if not in_steps and not leaves:
-                note = "Answers differ from point to point: a unique one singles out nobody."
+                note = "Answers differ between inputs: a unique one does not single anyone out."
             unread = found.get(_UNREAD)
             if unread is not None:
                 note += f" The leaves of {', '.join(unread.tolist())} could not be read."
@@ -160,8 +160,8 @@ def list_threats(found: Mapping[str, NDArray[Any]], threats: Sequence[str]) -> t
         elif kind == USAGE:
             width, records, models = found[USAGE].tolist()
             note = (
-                f"Which share of {records:,.0f} records was used is told to within {width:.2f}, as "
-                f"tried on {models:.0f} models."
+                f"The share of {records:,.0f} records that was used can be inferred to within "
+                f"{width:.2f}, as measured on {models:.0f} models."
             )
             listed.append(Threat(kind=kind, share=width, note=note))
         else:

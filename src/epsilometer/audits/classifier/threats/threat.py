@@ -102,8 +102,8 @@ def limit_threats(threats: Sequence[Threat], limit: float, *, confidence: float)
 def _word_threat(found: ThreatFinding) -> str:
     if found.inside is not None and found.outside is not None:
         return (
-            f"A hidden {found.column} is guessed rightly of {100 * found.inside:.0f} of 100 people "
-            f"in the data, and of {100 * found.outside:.0f} of 100 others."
+            f"A hidden {found.column} is guessed correctly for {100 * found.inside:.0f} of 100 "
+            f"people in the data; for others, for {100 * found.outside:.0f} of 100."
         )
     if found.note:
         return found.note

@@ -111,7 +111,7 @@ def test_a_task_is_looked_for_in_its_folder_and_then_where_the_environment_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EPSILOMETER_DATA", raising=False)
-    with pytest.raises(InvalidArgument, match=r"folder of mnist\.npz, or EPSILOMETER_DATA"):
+    with pytest.raises(InvalidArgument, match=r"the folder of mnist\.npz, or the variable"):
         FederatedTask("mnist-writers").load()
     with pytest.raises(UnreadableFile, match=r"mnist\.npz"):
         FederatedTask("mnist-writers", tmp_path / "nowhere").load()

@@ -235,7 +235,8 @@ def _word_conformance(audit: Audit) -> str:
     done = len(finding.checks) - missing
     left = f"; {missing} could not be tested" if missing else ""
     steps = "1 step" if finding.steps == 1 else f"{finding.steps:,} steps"
-    return f"Nothing was claimed. {done} checks of {steps} found no violation{left}."
+    checks = "1 check" if done == 1 else f"{done} checks"
+    return f"Nothing was claimed. {checks} of {steps} found no violation{left}."
 
 
 def _word_proofs(audit: Audit) -> str:

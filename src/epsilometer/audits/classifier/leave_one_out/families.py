@@ -217,8 +217,8 @@ def find_scaled(
         >>> find_scaled(pipeline, X, y)[0].name
         'Gaussian naive Bayes'
     """
-    steps = getattr(estimator, "steps", None) or [("", estimator)]
-    family = family_of(steps[-1][1])
+    piped = identify(estimator) == "sklearn.Pipeline"
+    family = family_of(estimator.steps[-1][1] if piped else estimator)
     if family is None:
         return None
     peeled = peel_scaling(estimator, X, without=without)

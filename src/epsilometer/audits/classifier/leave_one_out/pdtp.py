@@ -51,6 +51,8 @@ _EDGE = 1e-9  # tolerance at bin edges: 0.29 * 100 is 28.999999999999996
 _SMALLEST = math.log(math.ulp(0.0))  # ln of the smallest positive double
 _BLOCK = 1 << 16  # rows at a time, so that working arrays stay small
 
+_LOWER = "a lower bound on DTP, the maximum over all queries"
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pdtp:
@@ -223,7 +225,7 @@ def dtp_over(
         worst = list(comparison.find_worst(comparison.model, full, at))
     values, binned, query = (np.array([each[i] for each in worst]) for i in range(3))
     without = np.stack([each[3] for each in worst])
-    noted = f"Over {len(full):,} queries: a lower bound on DTP, the maximum over all queries."
+    noted = f"Over {len(full):,} queries: {_LOWER}."
     return DtpOver(
         floor=floor,
         full=full[query],
@@ -563,7 +565,7 @@ def dtp_exact(
     columns = np.shape(X)[1]
     grid = enumerate_domain(_known_domain(estimator, X) if domain is None else domain, columns)
     found = dtp_over(estimator, X, y, grid, records=records, **options)
-    caveats = tuple(text for text in found.caveats if "lower bound of DTP" not in text)
+    caveats = tuple(text for text in found.caveats if _LOWER not in text)
     return dataclasses.replace(found, caveats=caveats)
 
 

@@ -37,6 +37,7 @@ def executed(path: Path, folder: Path) -> NotebookNode:
         notebook,
         timeout=600,
         record_timing=False,
+        coalesce_streams=True,  # or a line is cut where a process happened to flush
         extra_arguments=["--log-level=ERROR"],  # that nothing is encrypted on this machine
         resources={"metadata": {"path": str(working)}},
     )

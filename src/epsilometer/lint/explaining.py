@@ -18,6 +18,8 @@ def explain_rule(rule: Rule) -> str:
     wrong, right = rule.wrong.strip(), rule.right.strip()
     found = lint_sources([Source("train.py", f"{wrong}\n")]).findings
     (finding,) = [each for each in found if each.rule_id == rule.id]
-    title = rule.title[0].upper() + rule.title[1:]
+    title = rule.title
+    if title.split()[0].isalpha():  # not code, as in poisson_sampling=False
+        title = title[0].upper() + title[1:]
     page = files("epsilometer.lint").joinpath("rule_page.md").read_text("utf-8")
     return page.format(rule=rule, finding=finding, title=title, wrong=wrong, right=right)

@@ -103,12 +103,13 @@ def _word_rate(rate: float) -> str:
 
 
 class _Lines:
-    """Print a plain line from time to time."""
+    """Print a plain line from time to time; of stages after the first, only if they take long."""
 
     def __init__(self, write: Callable[[str], Any] | None = None) -> None:
         self._say = write or (lambda line: say(line, err=True))
         self._pace, self._spoke, self._done = _Pace(), -_BETWEEN_LINES, -1
-        self._warnings = _Warnings()
+        self._warnings, self._waiting = _Warnings(), ""
+        self._begun = False
 
     def __call__(self, event: Event) -> None:
         details = event.details
@@ -116,13 +117,21 @@ class _Lines:
             self._pace.begin(details["finished"])
             before = f", {details['finished']} finished before" if details["finished"] else ""
             units = "1 unit" if details["units"] == 1 else f"{details['units']} units"
-            self._say(f"{units}{before}, {details['workers']} at a time.")
+            said = f"{units}{before}, {details['workers']} at a time."
+            if self._begun:
+                self._waiting = said
+            else:
+                self._say(said)
+            self._begun, self._done = True, -1
         elif event.name == "progress":
             last = details["finished"] + details["failed"] == details["units"]
-            due = last or time.monotonic() - self._spoke >= _BETWEEN_LINES
+            due = time.monotonic() - self._spoke >= _BETWEEN_LINES or (last and not self._waiting)
             done = details["finished"] + details["failed"]
             if due and done != self._done:  # a run may say twice that it is at its end
                 self._spoke, self._done = time.monotonic(), done
+                if self._waiting:
+                    self._say(self._waiting)
+                    self._waiting = ""
                 self._say(self._line(details))
         elif warning := self._warnings.word(event):
             self._say(warning)

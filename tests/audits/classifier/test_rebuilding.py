@@ -189,3 +189,32 @@ def test_models_that_give_no_record_away_pass() -> None:
     assert audit(LinearDiscriminantAnalysis(), CODES, "file") == "pass"
     rough = LogisticRegression(tol=1e-1)
     assert audit(rough, (NUMBERS > 0).astype(np.int64), "file") == "pass"
+
+
+class OwnProducts(LogisticRegression):
+    """A model that makes a product of two columns itself, so that nobody sees what reaches it."""
+
+    def fit(self, x: Any, y: Any) -> "OwnProducts":
+        self.inner_ = LogisticRegression(tol=1e-10, max_iter=5000).fit(self._extend(x), y)
+        self.classes_, self.n_features_in_ = self.inner_.classes_, np.shape(x)[1]
+        return self
+
+    def predict(self, x: Any) -> Any:
+        return self.inner_.predict(self._extend(x))
+
+    def predict_proba(self, x: Any) -> Any:
+        return self.inner_.predict_proba(self._extend(x))
+
+    def _extend(self, x: Any) -> Any:
+        return np.column_stack([x, np.prod(np.asarray(x)[:, :2], axis=1)])
+
+
+@pytest.mark.parametrize("published", ["file", "api"])
+def test_a_linear_model_whose_inputs_are_unknown_is_not_passed(published: Any) -> None:
+    rule = em.rules.NoRecordInFile() if published == "file" else em.rules.NoRecordInAnswers()
+    subject = em.Classifier(
+        OwnProducts(), X, NUMBERS > 0, published_as=published, rules=[rule], attacks=[]
+    )
+    audit = em.audit(subject)
+    assert audit.verdict == "cannot tell"
+    assert "the features that reach it are not known" in audit.one(RuleFinding).finding

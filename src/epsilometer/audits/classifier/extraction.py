@@ -14,7 +14,7 @@ import numpy as np
 from epsilometer.audits.classifier.attacks.shadows import show_logs
 from epsilometer.audits.classifier.leaks import Leak
 from epsilometer.audits.classifier.model_tables import follow_records
-from epsilometer.audits.classifier.rebuilding import Rebuilt, rebuild_records, uses_logs
+from epsilometer.audits.classifier.rebuilding import UNTRACED, Rebuilt, rebuild_records, uses_logs
 from epsilometer.audits.classifier.sklearn_models import identify, predict_logs, take_rows
 from epsilometer.types import FloatArray, IntArray
 
@@ -64,12 +64,13 @@ def compute_from_answers(
         >>> compute_from_answers(model, X, y, np.array([0, 1]))[0].records
         80
     """
-    leaks = []
-    for place, (estimator, features) in enumerate(follow_records(model, X).reached):
+    route = follow_records(model, X)
+    leaks = [_describe_untried(UNTRACED.format(name)) for name in route.linear]
+    for place, (estimator, features) in enumerate(route.reached):
         name = type(estimator).__name__
         held = rebuild_records(estimator, features, codes, seed=seed)
         if held is not None and held.why:
-            leaks.append(_describe_untried(held))
+            leaks.append(_describe_untried(held.why))
         if held is None or not held.hits:
             continue  # not linear, or not solved precisely enough to compute records
         told, asked = None, []
@@ -111,11 +112,12 @@ def compute_from_numbers(
         >>> compute_from_numbers(model := Ridge().fit(X, y), X, y, model.predict(X))[0].records
         80
     """
-    leaks = []
-    for estimator, features in follow_records(model, X).reached:
+    route = follow_records(model, X)
+    leaks = [_describe_untried(UNTRACED.format(name)) for name in route.linear]
+    for estimator, features in route.reached:
         held = rebuild_records(estimator, features, targets, seed=seed)
         if held is not None and held.why:
-            leaks.append(_describe_untried(held))
+            leaks.append(_describe_untried(held.why))
         if held is None or not held.hits:
             continue
         told = np.asarray(answers, np.float64).reshape(len(targets), -1)
@@ -147,9 +149,9 @@ def _describe(name: str, tried: int, found: Sequence[Rebuilt | None], of: int) -
     return Leak(kind="unread", records=0, finding=said)
 
 
-def _describe_untried(held: Rebuilt) -> Leak:
+def _describe_untried(why: str) -> Leak:
     """Describe a linear model from whose coefficients no records were computed."""
-    said = f"Answers may reveal coefficients, from which records may follow: {held.why}."
+    said = f"Answers may reveal coefficients, from which records may follow: {why}."
     return Leak(kind="unread", records=0, finding=said)
 
 

@@ -36,7 +36,7 @@ from epsilometer.audits.classifier.model_tables import (
     standardise,
 )
 from epsilometer.audits.classifier.model_words import TextIndex
-from epsilometer.audits.classifier.rebuilding import rebuild_records
+from epsilometer.audits.classifier.rebuilding import UNTRACED, rebuild_records
 from epsilometer.audits.classifier.sklearn_models import (
     clone_with_seed,
     count_rows,
@@ -105,6 +105,9 @@ def search_model(
         search.look_into_file(content, model)
     search.look_for_parts_of_records(model, seed)
     search.compute_records(route.reached, seed)
+    for name in route.linear:
+        said = f"Records may follow from coefficients: {UNTRACED.format(name)}."
+        search.add("unread", search.n, said)
     if route.lost:
         search.add(
             "statistics",

@@ -41,11 +41,13 @@ class Route(NamedTuple):
         tables: Name and rows of each table, the input first.
         reached: Estimators inside the model, and their features.
         lost: Names of estimators whose features could not be followed.
+        linear: Those of them that have coefficients.
     """
 
     tables: list[tuple[str, Any]]
     reached: list[Reached]
     lost: list[str]
+    linear: list[str]
 
 
 def follow_records(model: Any, X: Any) -> Route:  # noqa: N803 - as in scikit-learn
@@ -68,14 +70,16 @@ def follow_records(model: Any, X: Any) -> Route:  # noqa: N803 - as in scikit-le
         warnings.simplefilter("ignore")  # about feature names, which arrays lack
         walk.enter(model, X)
     met = {id(each.estimator) for each in walk.reached} | walk.composed
-    lost = sorted(
-        {
-            type(value).__name__
-            for where, value in walk_objects(model)
-            if _is_fitted(value) and id(value) not in met and "._" not in where
-        }
+    lost = [
+        value
+        for where, value in walk_objects(model)
+        if _is_fitted(value) and id(value) not in met and "._" not in where
+    ]
+    names, linear = (
+        sorted({type(each).__name__ for each in some})
+        for some in (lost, [each for each in lost if hasattr(each, "coef_")])
     )
-    return Route(walk.tables, walk.reached, lost)
+    return Route(walk.tables, walk.reached, names, linear)
 
 
 def _is_fitted(value: Any) -> bool:

@@ -27,6 +27,7 @@ _UNSOLVED = (
     "of {}, computing them was not tried: with these settings its coefficients are not the "
     "solution of equations that are solved here"
 )
+UNTRACED = "of {}, computing them was not tried: the features that reach it are not known"
 _FACTOR = (
     "of {}, which has no intercept, a record follows up to a factor: anyone who knows one of its "
     "numbers computes the others"
